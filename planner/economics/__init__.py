@@ -1,0 +1,1 @@
+"""What a GPU-hour and a million tokens cost."""

@@ -1,0 +1,42 @@
+"""Prices in, costs out. Money is Decimal; ``currency`` is an ISO code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyPrice:
+    """Electricity at a site."""
+
+    usd_per_kwh: Decimal
+    pue: Decimal = Decimal("1.3")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHourPrice:
+    """What one GPU costs an hour, powered on, idle or busy, and where the figure comes from."""
+
+    usd_per_gpu_hour: Decimal
+    basis: Literal["tco", "rental", "catalogue"]
+    source: str
+    parts: tuple[tuple[str, Decimal], ...] = ()  # label, USD per GPU-hour; add up to usd_per_gpu_hour
+
+
+@dataclass(frozen=True, slots=True)
+class CostBreakdown:
+    """Cost of one workload on one candidate. The parts add up to ``usd_per_month``.
+
+    ``usd_per_mtok_*`` None when no such token is served. Interval inherited from the throughput prediction.
+    """
+
+    usd_per_month: Decimal
+    parts: tuple[tuple[str, Decimal], ...]  # gpu (carried load), idle, engine operations, licence, energy...
+    usd_per_mtok_input: Decimal | None
+    usd_per_mtok_output: Decimal | None
+    usd_per_mtok_total: Decimal | None
+    usd_per_mtok_output_80: tuple[Decimal, Decimal] | None
+    gpu_hours_per_month: Decimal
+    currency: str = "USD"

@@ -1,0 +1,1 @@
+"""What each engine does, by version: defaults, memory rules, scheduler policy, support."""

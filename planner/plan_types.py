@@ -1,0 +1,211 @@
+"""What the planner is given about a fleet and its workloads, and what a plan answers.
+
+These dataclasses are the contract between the planner, ``python -m planner plan``, the REST API and the web application.
+``planner.jsonio`` turns them into JSON and back. Money is Decimal, in USD unless ``currency`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal
+
+from planner.economics.types import CostBreakdown, EnergyPrice, GpuHourPrice
+from planner.engines.types import ResolvedSettings
+from planner.evidence import Evidence, Interval
+from planner.memory.types import MemoryLedger
+from planner.serving.types import Lengths, Load, Performance, SloTarget
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One server. ``gpus`` equal GPUs in NVLink domains of ``nvlink_domain``; ``busy_gpus`` are taken by others."""
+
+    name: str
+    pool: str
+    site: str
+    gpu: str  # catalogue name
+    gpus: int
+    nvlink_domain: int
+    price: GpuHourPrice
+    state: Literal["active", "planned", "maintenance"] = "active"
+    busy_gpus: tuple[int, ...] = ()
+    failure_domain: str = ""
+    network_gb_s: float = 50.0  # per GPU, one direction
+    allowed_engines: tuple[str, ...] = ("vllm", "tensorrt_llm")
+    tenant: str = ""  # empty: shared
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWorkload:
+    """What has to be served. ``load`` is the demand over all replicas, at the peak to plan for."""
+
+    name: str
+    model: str  # catalogue id or path of a config.json
+    load: Load
+    input_tokens: Lengths
+    output_tokens: Lengths
+    slo: tuple[SloTarget, ...] = ()
+    kind: str = "chat"  # code, chat, agent, summarise, batch, embed: shown, and used in the rules of thumb
+    priority: int = 100  # larger is more important
+    tenant: str = ""
+    site: str = ""  # empty: any
+    adapters: int = 0
+    adapter_rank: int = 16
+    revisions_per_month: float = 0.0
+    allowed_engines: tuple[str, ...] = ("vllm", "tensorrt_llm")
+    allowed_precisions: tuple[str, ...] = ("as-config",)  # by quality, best first
+    max_model_len: int | None = None
+    n_plus_1: bool = False
+    spread: bool = False  # replicas over different failure domains
+    hours_per_month: float = 730.0
+    mean_load_share: float = 1.0  # mean of demand over the month / the peak planned for
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationFactor:
+    """Measured / predicted for one key, fitted from probes. An empty field matches anything."""
+
+    engine: str
+    gpu: str
+    model: str
+    precision: str
+    tp: int
+    step_factor: float
+    ttft_extra_ms: float
+    samples: int
+    residual_log_sd: float
+    source: str  # which probe runs
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """A scenario, ready to compute."""
+
+    name: str
+    nodes: tuple[PlanNode, ...]
+    workloads: tuple[PlanWorkload, ...]
+    mode: Literal["owned", "owned_plus_purchase", "purchase"] = "owned"
+    energy: EnergyPrice | None = None
+    calibrations: tuple[CalibrationFactor, ...] = ()
+    current: tuple[Placement, ...] = ()  # what runs today, for the fewest moves
+    time_limit_s: float = 30.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to serve one workload on one kind of GPU: an engine with settings, tuned, and what one replica carries.
+
+    ``replica_rate_per_s`` is the largest load within the SLO (requests/s); ``performance`` is predicted at the load that each
+    of ``replicas`` carries. ``usd_per_mtok_*`` at the load really carried. ``status`` other than ok has its reasons.
+    """
+
+    id: str  # stable: "<workload>/<engine>/<gpu>/tp..pp..ep..dp../<precision>"
+    workload: str
+    gpu: str
+    settings: ResolvedSettings | None
+    status: Literal["ok", "infeasible", "unsupported", "no_data"]
+    reasons: tuple[str, ...] = ()
+    memory: MemoryLedger | None = None
+    performance: Performance | None = None
+    replica_rate_per_s: float = 0.0
+    replica_rate_80: Interval | None = None
+    replicas: int = 0
+    gpus_per_replica: int = 0
+    tok_s_per_gpu: float = 0.0  # output tokens/s/GPU at the planned load
+    tok_s_per_user: float = 0.0  # 1000 / mean TPOT
+    cost: CostBreakdown | None = None
+    evidence: Evidence = Evidence.ROOFLINE
+    max_nvlink_domain_needed: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.replicas * self.gpus_per_replica
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One replica on concrete GPUs. Several entries with one ``replica`` when it spans nodes."""
+
+    workload: str
+    candidate_id: str
+    replica: int
+    node: str
+    gpu_indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlipPoint:
+    """The value of one parameter at which the answer changes; ``value`` None: it does not in the searched range."""
+
+    parameter: str
+    unit: str
+    current: float
+    value: float | None
+    searched: tuple[float, float]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which engine for one workload, and how sure.
+
+    ``margin`` is how much cheaper the chosen candidate is per million output tokens, as a share of the runner-up's cost,
+    with its 80 % interval. ``too_close`` when the interval holds zero.
+    """
+
+    workload: str
+    chosen: str | None  # candidate id; None when nothing fits
+    runner_up: str | None  # best candidate of the other engine
+    engine: str | None
+    margin: Interval | None
+    too_close: bool
+    sentence: str
+    reasons: tuple[str, ...]
+    flip_points: tuple[FlipPoint, ...] = ()
+    probe: str = ""  # the cheapest probe that would settle it
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Replicas that found no place: which constraint binds, and the least relaxation."""
+
+    workload: str
+    replicas: int
+    reason: str
+    relaxation: str
+
+
+@dataclass(frozen=True, slots=True)
+class StrandedReport:
+    """Fragmentation of the fleet (FGD expectation over the workload mix)."""
+
+    free_gpus: int
+    stranded_gpus: float  # expected free GPUs that the mix cannot take
+    by_node: dict[str, float] = field(default_factory=dict)
+    largest_free_block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The answer. ``status`` optimal | feasible (time ran out, see gap) | greedy | infeasible."""
+
+    request_name: str
+    model_version: str
+    status: Literal["optimal", "feasible", "greedy", "infeasible"]
+    objective_usd_per_hour: Decimal
+    bound_usd_per_hour: Decimal
+    gap: float
+    solve_s: float
+    candidates: tuple[Candidate, ...]
+    verdicts: tuple[Verdict, ...]
+    placements: tuple[Placement, ...]
+    unplaced: tuple[Unplaced, ...]
+    usd_per_hour: Decimal  # of the GPUs placed
+    idle_usd_per_hour: Decimal  # of the owned GPUs left over
+    stranded_before: StrandedReport
+    stranded_after: StrandedReport
+    moves: int = 0
+    notes: tuple[str, ...] = ()

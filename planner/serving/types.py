@@ -1,0 +1,146 @@
+"""Loads, service-level objectives and what the simulator answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.evidence import Evidence, Interval
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Token counts of one side of a request.
+
+    ``kind`` fixed (``value``), normal (``mean``, ``sd``, truncated at 1), uniform (``low``..``high``, both included) or samples
+    (``samples``, drawn with replacement; input and output samples of one trace are drawn together).
+    """
+
+    kind: Literal["fixed", "normal", "uniform", "samples"]
+    value: int = 0
+    mean: float = 0.0
+    sd: float = 0.0
+    low: int = 0
+    high: int = 0
+    samples: tuple[int, ...] = ()
+
+    @property
+    def expected(self) -> float:
+        """Mean number of tokens."""
+        if self.kind == "fixed":
+            return float(self.value)
+        if self.kind == "normal":
+            return self.mean
+        if self.kind == "uniform":
+            return (self.low + self.high) / 2
+        return sum(self.samples) / len(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who asks, how often.
+
+    closed: ``concurrency`` clients, each sends its next request when the last ended. open: ``rate_per_s`` arrivals, by ``arrival``
+    (poisson, constant, gamma with ``cv``; onoff bursts; trace with ``times_s``). offline: all ``requests`` at once, no SLO.
+    ``requests`` is how many to simulate; None lets the simulator choose enough for stable percentiles.
+    ``prefix_hit`` share of prompt tokens already cached.
+    """
+
+    kind: Literal["closed", "open", "offline"]
+    concurrency: int = 0
+    rate_per_s: float = 0.0
+    arrival: Literal["poisson", "constant", "gamma", "onoff", "trace"] = "poisson"
+    cv: float = 1.0
+    times_s: tuple[float, ...] = ()
+    requests: int | None = None
+    prefix_hit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SloTarget:
+    """One limit: ``metric`` ttft | tpot | itl | e2e (ms), ``stat`` mean | p50 | p90 | p95 | p99, at most ``limit_ms``."""
+
+    metric: Literal["ttft", "tpot", "itl", "e2e"]
+    stat: Literal["mean", "p50", "p90", "p95", "p99"]
+    limit_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds. NaN never appears: without data the whole field is None."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Sampled state of a simulation, equal-length arrays: time, running, waiting, share of KV blocks in use."""
+
+    t_s: F64
+    running: I64
+    waiting: I64
+    kv_used: F64
+    live_kv: F64  # share of the pool that holds live tokens
+
+
+@dataclass(frozen=True, eq=False)
+class SimResult:
+    """What one simulated instance (or R replicas) delivered. Throughput of the whole deployment.
+
+    TTFT and E2E as the client sees them; TPOT = (E2E - TTFT) / (n - 1), ITL the gaps between tokens.
+    ``goodput_per_s`` requests meeting every SLO target individually; None without an SLO.
+    ``utilisation`` share of time with a step running; ``kv_waste`` mean share of allocated KV that holds no live token.
+    """
+
+    requests: int
+    completed: int
+    duration_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+    req_per_s: float
+    ttft_ms: Percentiles | None
+    tpot_ms: Percentiles | None
+    itl_ms: Percentiles | None
+    e2e_ms: Percentiles | None
+    goodput_per_s: float | None
+    preemptions: int
+    utilisation: float
+    mean_batch: float
+    mean_kv_used: float
+    kv_waste: float
+    steps: int
+    saturated: bool  # open loop: the queue grew without bound
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """A prediction with its 80 % intervals, made from a SimResult and the residuals of the evidence."""
+
+    output_tok_per_s: float
+    total_tok_per_s: float
+    req_per_s: float
+    ttft_ms: Percentiles | None
+    tpot_ms: Percentiles | None
+    e2e_ms: Percentiles | None
+    output_tok_per_s_80: Interval
+    ttft_ms_80: Interval | None
+    tpot_ms_80: Interval | None
+    preemptions: int
+    kv_waste: float
+    mean_kv_used: float
+    mean_batch: float
+    utilisation: float
+    goodput_per_s: float | None
+    saturated: bool
+    evidence: Evidence

@@ -1,0 +1,1 @@
+"""How long one engine iteration takes."""

@@ -1,0 +1,121 @@
+"""The step-time contract: tables that any source fills and the simulator's kernel reads.
+
+One iteration processes ``P`` new prefill tokens of ``n`` prompts and ``b`` decoding sequences. Its time is
+
+    step = shared(P + b) + head(n + b) + prefill_attention(P, C) + decode_attention(b, L) + fixed
+
+with ``C`` the mean number of keys that a new prefill token attends to (pairs / P) and ``L`` the mean KV length of the
+decoding sequences. All times in milliseconds for the whole instance (TP communication inside, PP stages in sequence).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.evidence import Evidence
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StepTables:
+    """Sampled step times; every axis ascending. Arrays are float64 so that a numba kernel takes them as they are.
+
+    ``shared_ms[i]`` at ``shared_tokens[i]``; ``head_ms[i]`` at ``head_seqs[i]``;
+    ``prefill_ms[i, j]`` at (``prefill_tokens[i]``, ``prefill_context[j]``);
+    ``decode_ms[i, j]`` at (``decode_batch[i]``, ``decode_kv[j]``).
+    ``graph_sizes`` are captured decode batch sizes: a pure-decode batch pads up to the next one (empty: no padding).
+    """
+
+    shared_tokens: F64
+    shared_ms: F64
+    head_seqs: F64
+    head_ms: F64
+    prefill_tokens: F64
+    prefill_context: F64
+    prefill_ms: F64
+    decode_batch: F64
+    decode_kv: F64
+    decode_ms: F64
+    fixed_ms: float  # per step, not overlapped: host work, sampler
+    graph_sizes: F64
+    pp: int = 1
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """Delays outside the step, in milliseconds: see data h200_vllm024, points 1 and 4.
+
+    ``request_ms`` tokenisation and front end before the scheduler sees a request, plus ``request_ms_per_1k_tokens``;
+    ``response_ms`` from the end of the step to the client's token; ``turnaround_ms`` from the last token at the client to its
+    next request at the server in a closed loop.
+    """
+
+    request_ms: float
+    request_ms_per_1k_tokens: float
+    response_ms: float
+    turnaround_ms: float
+
+
+class StepTime(Protocol):
+    """A source of step times."""
+
+    evidence: Evidence
+
+    def decode_ms(self, batch: int, kv_tokens: float) -> float:
+        """Time of a pure-decode step of ``batch`` sequences with ``kv_tokens`` mean KV length each."""
+        ...
+
+    def mixed_ms(self, prefill_tokens: int, decode_batch: int, kv_tokens: float) -> float:
+        """Time of a step with one prompt chunk of ``prefill_tokens`` beside ``decode_batch`` decodes."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class StepModel:
+    """Tables with what is known of them. ``planner.steptime.build`` makes it; it satisfies ``StepTime``."""
+
+    tables: StepTables
+    front_end: FrontEnd
+    evidence: Evidence
+    max_decode_kv_in_range: F64 | None = None  # per decode_batch row: largest mean KV length measured; None: no limit
+    notes: tuple[str, ...] = ()
+    operators: dict[str, Evidence] = field(default_factory=dict)  # evidence by operator family
+    factors: dict[str, float] = field(default_factory=dict)  # calibration factors applied, by name
+
+    def decode_ms(self, batch: int, kv_tokens: float) -> float:
+        """See ``StepTime.decode_ms``."""
+        from planner.steptime.kernel import step_ms
+
+        return float(step_ms(*kernel_args(self.tables), 0.0, 0.0, 0.0, float(batch), float(batch) * kv_tokens))
+
+    def mixed_ms(self, prefill_tokens: int, decode_batch: int, kv_tokens: float) -> float:
+        """See ``StepTime.mixed_ms``."""
+        from planner.steptime.kernel import step_ms
+
+        pairs = prefill_tokens * (prefill_tokens + 1) / 2
+        total_kv = float(decode_batch) * kv_tokens
+        args = kernel_args(self.tables)
+        return float(step_ms(*args, float(prefill_tokens), 1.0, pairs, float(decode_batch), total_kv))
+
+
+def kernel_args(tables: StepTables) -> tuple:
+    """The tables as positional arguments of ``planner.steptime.kernel.step_ms`` (numba takes no dataclass)."""
+    return (
+        tables.shared_tokens,
+        tables.shared_ms,
+        tables.head_seqs,
+        tables.head_ms,
+        tables.prefill_tokens,
+        tables.prefill_context,
+        tables.prefill_ms,
+        tables.decode_batch,
+        tables.decode_kv,
+        tables.decode_ms,
+        tables.fixed_ms,
+        tables.graph_sizes,
+    )

@@ -1,0 +1,1 @@
+"""Node side: starts, probes and stops engines. No ORM, no database credentials."""

@@ -1,7 +1,7 @@
 """Dataclasses to JSON and back, for the command line, the broker and the database.
 
-``to_json`` gives plain dicts, lists, strings and numbers: Decimal becomes a string, NaN and infinity raise. ``from_json``
-rebuilds a dataclass from such data by its annotations and names the path of whatever does not fit.
+``to_json`` gives plain dicts, lists, strings and numbers: Decimal becomes a string, NaN and infinity raise.
+``from_json`` rebuilds a dataclass from such data by its annotations and names the path of whatever does not fit.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def _convert_sequence(origin: Any, args: tuple[Any, ...], data: Any, path: str) 
     if origin is tuple and args and args[-1] is not Ellipsis:
         if len(args) != len(data):
             raise InputError(f"must have {len(args)} items", field=path, value=data)
-        return tuple(_convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(args, data, strict=True)))
+        return tuple(
+            _convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(args, data, strict=True))
+        )
     kind = args[0] if args else Any
     return origin(_convert(kind, item, f"{path}[{i}]") for i, item in enumerate(data))
 

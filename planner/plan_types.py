@@ -1,7 +1,8 @@
 """What the planner is given about a fleet and its workloads, and what a plan answers.
 
-These dataclasses are the contract between the planner, ``python -m planner plan``, the REST API and the web application.
-``planner.jsonio`` turns them into JSON and back. Money is Decimal, in USD unless ``currency`` says otherwise.
+These dataclasses are the contract between the planner, ``python -m planner plan``, the REST API and the web
+application. ``planner.jsonio`` turns them into JSON and back. Money is Decimal, in USD unless ``currency`` says
+otherwise.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ class PlanRequest:
 class Candidate:
     """One way to serve one workload on one kind of GPU: an engine with settings, tuned, and what one replica carries.
 
-    ``replica_rate_per_s`` is the largest load within the SLO (requests/s); ``performance`` is predicted at the load that each
-    of ``replicas`` carries. ``usd_per_mtok_*`` at the load really carried. ``status`` other than ok has its reasons.
+    ``replica_rate_per_s`` is the largest load within the SLO (requests/s); ``performance`` is predicted at the load
+    that each of ``replicas`` carries. ``usd_per_mtok_*`` at the load really carried. ``status`` other than ok has its
+    reasons.
     """
 
     id: str  # stable: "<workload>/<engine>/<gpu>/tp..pp..ep..dp../<precision>"
@@ -152,8 +154,8 @@ class FlipPoint:
 class Verdict:
     """Which engine for one workload, and how sure.
 
-    ``margin`` is how much cheaper the chosen candidate is per million output tokens, as a share of the runner-up's cost,
-    with its 80 % interval. ``too_close`` when the interval holds zero.
+    ``margin`` is how much cheaper the chosen candidate is per million output tokens, as a share of the runner-up's
+    cost, with its 80 % interval. ``too_close`` when the interval holds zero.
     """
 
     workload: str

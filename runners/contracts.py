@@ -1,8 +1,8 @@
 """The JSON-able messages that cross the broker between the control plane and a node worker.
 
 The control plane sends a *command* (``LaunchCommand``, ``ProbeCommand``, ``StopCommand``, ``DiscoverCommand``) to queue
-``node.<slug>``; the worker answers with any number of ``Observation`` on queue ``control``. Every message carries the id and
-the attempt of its Job, so that late or repeated messages are recognised and dropped. Nothing here is secret.
+``node.<slug>``; the worker answers with any number of ``Observation`` on queue ``control``. Every message carries the
+id and the attempt of its Job, so that late or repeated messages are recognised and dropped. Nothing here is secret.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def node_queue(slug: str) -> str:
 class EngineLaunch:
     """What to start, without saying how: the engine adapter turns it into a command line for that version.
 
-    ``model`` is a model id or a local directory; ``served_name`` what /v1/models must list. ``engine`` vllm | vllm_cpu |
-    tensorrt_llm | emulated. ``flags`` are engine options by their planner name (tp, max_model_len, kv_cache_dtype...);
-    ``emulation`` is the step-time material for the emulated engine (see runners.engines.emulated), else empty.
+    ``model`` is a model id or a local directory; ``served_name`` what /v1/models must list. ``engine`` vllm | vllm_cpu
+    | tensorrt_llm | emulated. ``flags`` are engine options by their planner name (tp, max_model_len,
+    kv_cache_dtype...); ``emulation`` is the step-time material for the emulated engine (see runners.engines.emulated),
+    else empty.
     """
 
     engine: str
@@ -131,7 +132,8 @@ class StartupFacts:
 class ProbeMetrics:
     """Measured by the load generator at the client. Milliseconds; TPOT = (E2E - TTFT) / (n - 1).
 
-    ``achieved_concurrency`` is the mean number of requests in flight; ``prefix_hit`` from the engine's counters around the run.
+    ``achieved_concurrency`` is the mean number of requests in flight; ``prefix_hit`` from the engine's counters around
+    the run.
     """
 
     requests: int
@@ -175,16 +177,14 @@ class DiscoveredGpu:
 class Observation:
     """One message from a worker. ``kind`` decides which payload is set; ``phase`` is free text for people.
 
-    ``state``: started | progress | log | ready | probed | stopped | discovered | failed | heartbeat. ``failed`` carries ``reason``
-    (what happened) and ``remedy`` (what to do). ``sequence`` rises by one per job attempt.
+    ``state``: started | progress | log | ready | probed | stopped | discovered | failed | heartbeat. ``failed``
+    carries ``reason`` (what happened) and ``remedy`` (what to do). ``sequence`` rises by one per job attempt.
     """
 
     job_id: str
     attempt: int
     sequence: int
-    state: Literal[
-        "started", "progress", "log", "ready", "probed", "stopped", "discovered", "failed", "heartbeat"
-    ]
+    state: Literal["started", "progress", "log", "ready", "probed", "stopped", "discovered", "failed", "heartbeat"]
     node: str
     at: float  # Unix time
     phase: str = ""

@@ -21,10 +21,10 @@ DEFAULT_VERSION = {EngineName.VLLM: "0.24.0", EngineName.TENSORRT_LLM: "1.3.0rc2
 class EngineSettings:
     """What a user asks of an engine. None means: the engine's own default for that version, GPU and model.
 
-    ``precision`` as-config | bf16 | fp16 | fp32 | fp8 | int8 | int4 | fp4 | mxfp4. ``kv_cache_dtype`` auto | bf16 | fp16 | fp8.
-    ``gpu_memory_utilization`` is vLLM's share of TOTAL memory, ``free_gpu_memory_fraction`` TensorRT-LLM's share of what is
-    free once weights and workspace are loaded. ``ep`` > 1 turns expert parallelism on. ``dp`` counts data-parallel ranks
-    (attention DP for MoE models), each of tp x pp GPUs.
+    ``precision`` as-config | bf16 | fp16 | fp32 | fp8 | int8 | int4 | fp4 | mxfp4. ``kv_cache_dtype`` auto | bf16 |
+    fp16 | fp8. ``gpu_memory_utilization`` is vLLM's share of TOTAL memory, ``free_gpu_memory_fraction`` TensorRT-LLM's
+    share of what is free once weights and workspace are loaded. ``ep`` > 1 turns expert parallelism on. ``dp`` counts
+    data-parallel ranks (attention DP for MoE models), each of tp x pp GPUs.
     """
 
     engine: EngineName
@@ -104,7 +104,9 @@ class ResolvedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether an engine can run a model on a GPU with these settings; ``reasons`` say why not, ``warnings`` what changes."""
+    """Whether an engine can run a model on a GPU with these settings; ``reasons`` say why not, ``warnings`` what
+    changes.
+    """
 
     ok: bool
     reasons: tuple[str, ...] = ()

@@ -12,8 +12,8 @@ class MemoryLedger:
     """Memory of one GPU (the tightest rank) in GiB, and what the KV pool holds.
 
     ``budget_gib`` is what the engine allows itself (vLLM: total x utilisation; TensorRT-LLM: what is free after load x
-    fraction, plus the load). ``kv_gib`` may be negative: the engine would refuse to start. ``kv_tokens`` is the pool of one
-    data-parallel rank as the engine prints it; ``max_concurrency`` full-length requests it holds at once.
+    fraction, plus the load). ``kv_gib`` may be negative: the engine would refuse to start. ``kv_tokens`` is the pool
+    of one data-parallel rank as the engine prints it; ``max_concurrency`` full-length requests it holds at once.
     """
 
     total_gib: float

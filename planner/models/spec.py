@@ -103,7 +103,9 @@ class Ffn:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """``count`` equal layers. ``mixer`` is None for a layer that is only a feed-forward block, ``ffn`` for one without."""
+    """``count`` equal layers. ``mixer`` is None for a layer that is only a feed-forward block, ``ffn`` for one
+    without.
+    """
 
     count: int
     mixer: Attention | Mla | RecurrentState | None
@@ -116,8 +118,8 @@ class Quantization:
     """How the checkpoint (or an online option) stores its quantised linears.
 
     ``precision`` is the planner's word: bf16, fp16, fp32, fp8, fp8_block, int8, int4, fp4 (nvfp4), mxfp4.
-    ``weight_bits`` of stored weights; ``scale_bits_per_weight`` their scales spread over the weights; ``activation_bits`` 16
-    for weight-only methods. ``ignored`` are the module patterns left in ``ModelSpec.dtype``.
+    ``weight_bits`` of stored weights; ``scale_bits_per_weight`` their scales spread over the weights;
+    ``activation_bits`` 16 for weight-only methods. ``ignored`` are the module patterns left in ``ModelSpec.dtype``.
     """
 
     method: str  # "none", "fp8", "compressed-tensors", "modelopt", "awq", "gptq", "mxfp4", "bitsandbytes", ...

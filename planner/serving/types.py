@@ -18,8 +18,8 @@ F64 = NDArray[np.float64]
 class Lengths:
     """Token counts of one side of a request.
 
-    ``kind`` fixed (``value``), normal (``mean``, ``sd``, truncated at 1), uniform (``low``..``high``, both included) or samples
-    (``samples``, drawn with replacement; input and output samples of one trace are drawn together).
+    ``kind`` fixed (``value``), normal (``mean``, ``sd``, truncated at 1), uniform (``low``..``high``, both included)
+    or samples (``samples``, drawn with replacement; input and output samples of one trace are drawn together).
     """
 
     kind: Literal["fixed", "normal", "uniform", "samples"]
@@ -46,9 +46,9 @@ class Lengths:
 class Load:
     """Who asks, how often.
 
-    closed: ``concurrency`` clients, each sends its next request when the last ended. open: ``rate_per_s`` arrivals, by ``arrival``
-    (poisson, constant, gamma with ``cv``; onoff bursts; trace with ``times_s``). offline: all ``requests`` at once, no SLO.
-    ``requests`` is how many to simulate; None lets the simulator choose enough for stable percentiles.
+    closed: ``concurrency`` clients, each sends its next request when the last ended. open: ``rate_per_s`` arrivals, by
+    ``arrival`` (poisson, constant, gamma with ``cv``; onoff bursts; trace with ``times_s``). offline: all ``requests``
+    at once, no SLO. ``requests`` is how many to simulate; None lets the simulator choose enough for stable percentiles.
     ``prefix_hit`` share of prompt tokens already cached.
     """
 
@@ -64,7 +64,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SloTarget:
-    """One limit: ``metric`` ttft | tpot | itl | e2e (ms), ``stat`` mean | p50 | p90 | p95 | p99, at most ``limit_ms``."""
+    """One limit: ``metric`` ttft | tpot | itl | e2e (ms), ``stat`` mean | p50 | p90 | p95 | p99, at most
+    ``limit_ms``.
+    """
 
     metric: Literal["ttft", "tpot", "itl", "e2e"]
     stat: Literal["mean", "p50", "p90", "p95", "p99"]

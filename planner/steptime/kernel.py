@@ -68,8 +68,9 @@ def step_ms(
 ) -> float:
     """Time of one iteration in ms.
 
-    ``new_tokens`` prefill tokens of ``prompts`` prompts, ``pairs`` the sum over them of keys attended to; ``batch`` decoding
-    sequences whose KV lengths add up to ``kv_total``. A pure-decode batch pads up to the next captured graph size.
+    ``new_tokens`` prefill tokens of ``prompts`` prompts, ``pairs`` the sum over them of keys attended to; ``batch``
+    decoding sequences whose KV lengths add up to ``kv_total``. A pure-decode batch pads up to the next captured graph
+    size.
     """
     if new_tokens <= 0.0 and batch <= 0.0:
         return 0.0

@@ -51,8 +51,8 @@ class FrontEnd:
     """Delays outside the step, in milliseconds: see data h200_vllm024, points 1 and 4.
 
     ``request_ms`` tokenisation and front end before the scheduler sees a request, plus ``request_ms_per_1k_tokens``;
-    ``response_ms`` from the end of the step to the client's token; ``turnaround_ms`` from the last token at the client to its
-    next request at the server in a closed loop.
+    ``response_ms`` from the end of the step to the client's token; ``turnaround_ms`` from the last token at the client
+    to its next request at the server in a closed loop.
     """
 
     request_ms: float

@@ -1,0 +1,1 @@
+"""The Django project of Tonnage: inventory, workloads, planning, deployments, API and dashboard."""

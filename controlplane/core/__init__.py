@@ -1,0 +1,1 @@
+"""Base models, users and roles, tokens, change log."""

@@ -1,0 +1,1 @@
+"""Engines that run, their probes, and how true the predictions were."""

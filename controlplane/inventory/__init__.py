@@ -1,0 +1,1 @@
+"""Sites, nodes, GPUs and prices."""

@@ -1,0 +1,251 @@
+"""Sites, GPU models, node types, nodes, GPUs and prices."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from controlplane.core.models import BaseModel
+
+ENGINES = ("vllm", "tensorrt_llm")
+
+
+def default_engines() -> list[str]:
+    """Both engines."""
+    return list(ENGINES)
+
+
+def validate_engines(value: object) -> None:
+    """A non-empty list of known engines."""
+    if not isinstance(value, list) or not value or any(item not in ENGINES for item in value):
+        raise ValidationError(f"Must be a list of one or more of: {', '.join(ENGINES)}.")
+
+
+class Site(BaseModel):
+    """A place with its electricity price. Money in ``currency`` is converted nowhere: plans are in USD."""
+
+    name = models.CharField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=60, unique=True)
+    currency = models.CharField(max_length=3, default="USD")
+    usd_per_kwh = models.DecimalField(
+        max_digits=8, decimal_places=4, default=Decimal("0.12"), validators=[MinValueValidator(Decimal(0))]
+    )
+    pue = models.DecimalField(
+        "PUE", max_digits=4, decimal_places=2, default=Decimal("1.30"), validators=[MinValueValidator(Decimal(1))]
+    )
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(usd_per_kwh__gte=0), name="inventory_site_usd_per_kwh_not_negative"),
+            models.CheckConstraint(condition=Q(pue__gte=1), name="inventory_site_pue_at_least_1"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class GpuModel(BaseModel):
+    """A kind of GPU. ``name`` is its catalogue name; a filled override replaces the catalogue's fact."""
+
+    name = models.CharField(max_length=80, unique=True)
+    vendor = models.CharField(max_length=40, blank=True)
+    architecture = models.CharField(max_length=60, blank=True)
+    memory_gib = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(0.1)], help_text="Overrides the catalogue's usable memory."
+    )
+    source = models.CharField(max_length=300, blank=True)
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = "GPU model"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(memory_gib__isnull=True) | Q(memory_gib__gt=0), name="inventory_gpumodel_memory_positive"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class NodeType(BaseModel):
+    """A server model: equal GPUs inside one or more NVLink domains."""
+
+    name = models.CharField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=60, unique=True)
+    gpu_model = models.ForeignKey(GpuModel, on_delete=models.PROTECT, related_name="node_types")
+    gpus = models.PositiveSmallIntegerField("GPUs", validators=[MinValueValidator(1), MaxValueValidator(576)])
+    nvlink_domain = models.PositiveSmallIntegerField(
+        "GPUs per NVLink domain",
+        default=1,
+        help_text="1 when the GPUs share PCIe only.",
+        validators=[MinValueValidator(1)],
+    )
+    cpu_cores = models.PositiveIntegerField(null=True, blank=True)
+    memory_gib = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0.1)])
+    max_power_w = models.FloatField(null=True, blank=True, validators=[MinValueValidator(1)])
+    rack_units = models.PositiveSmallIntegerField(null=True, blank=True)
+    network_gb_s = models.FloatField(
+        "network GB/s per GPU",
+        default=50.0,
+        validators=[MinValueValidator(0.01)],
+        help_text="Between nodes, one direction.",
+    )
+    source = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(gpus__gte=1), name="inventory_nodetype_has_gpus"),
+            models.CheckConstraint(
+                condition=Q(nvlink_domain__gte=1) & Q(nvlink_domain__lte=models.F("gpus")),
+                name="inventory_nodetype_domain_within_gpus",
+            ),
+            models.CheckConstraint(condition=Q(network_gb_s__gt=0), name="inventory_nodetype_network_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """The NVLink domain divides the GPUs."""
+        if self.gpus and self.nvlink_domain and self.gpus % self.nvlink_domain:
+            raise ValidationError(
+                {"nvlink_domain": f"{self.nvlink_domain} does not divide {self.gpus} GPUs; use a divisor."}
+            )
+
+
+class Node(BaseModel):
+    """One server. ``is_local``: the host this control plane runs on, whose worker it starts itself."""
+
+    class State(models.TextChoices):
+        """Whether it can take placements."""
+
+        ACTIVE = "active", "Active"
+        PLANNED = "planned", "Planned"
+        MAINTENANCE = "maintenance", "Maintenance"
+        RETIRED = "retired", "Retired"
+
+    site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="nodes")
+    node_type = models.ForeignKey(NodeType, on_delete=models.PROTECT, related_name="nodes")
+    name = models.CharField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=60, unique=True)
+    state = models.CharField(max_length=12, choices=State, default=State.ACTIVE)
+    failure_domain = models.CharField(max_length=60, blank=True, help_text="Rack or power feed; empty: its own.")
+    tenant = models.CharField(max_length=60, blank=True, help_text="Empty: shared.")
+    allowed_engines = models.JSONField(default=default_engines, validators=[validate_engines])
+    worker_last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
+    is_local = models.BooleanField(default=False)
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__in=["active", "planned", "maintenance", "retired"]),
+                name="inventory_node_state_known",
+            ),
+            models.UniqueConstraint(fields=["is_local"], condition=Q(is_local=True), name="inventory_node_one_local"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Gpu(BaseModel):
+    """One accelerator in a node: as recorded, and as the driver reported it when it was discovered."""
+
+    class State(models.TextChoices):
+        """Whether it can take placements."""
+
+        OK = "ok", "In service"
+        FAULTY = "faulty", "Faulty"
+        RESERVED = "reserved", "Used by others"
+        MISSING = "missing", "Not discovered"
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
+    index = models.PositiveSmallIntegerField(validators=[MaxValueValidator(575)])
+    uuid = models.CharField("UUID", max_length=80, blank=True)
+    serial = models.CharField(max_length=60, blank=True)
+    state = models.CharField(max_length=10, choices=State, default=State.OK)
+    discovered_name = models.CharField(max_length=100, blank=True)
+    discovered_memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    driver_version = models.CharField(max_length=40, blank=True)
+    discovered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["node", "index"]
+        verbose_name = "GPU"
+        constraints = [
+            models.UniqueConstraint(fields=["node", "index"], name="inventory_gpu_index_once_per_node"),
+            models.UniqueConstraint(fields=["uuid"], condition=~Q(uuid=""), name="inventory_gpu_uuid_once"),
+            models.CheckConstraint(
+                condition=Q(state__in=["ok", "faulty", "reserved", "missing"]), name="inventory_gpu_state_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node} GPU {self.index}"
+
+    def clean(self) -> None:
+        """The index lies within the node type's GPUs."""
+        if self.node_id and self.index is not None and self.index >= self.node.node_type.gpus:
+            raise ValidationError(
+                {"index": f"{self.index} is beyond the {self.node.node_type.gpus} GPUs of {self.node.node_type}."}
+            )
+
+
+class Price(BaseModel):
+    """What one GPU of a model costs an hour: stated (rental, catalogue) or computed from ``tco_inputs``.
+
+    The newest ``valid_from`` not in the future applies; one with a site goes before one without.
+    """
+
+    class Basis(models.TextChoices):
+        """Where the figure comes from."""
+
+        TCO = "tco", "Cost of ownership"
+        RENTAL = "rental", "Rental price"
+        CATALOGUE = "catalogue", "Catalogue"
+
+    gpu_model = models.ForeignKey(GpuModel, on_delete=models.CASCADE, related_name="prices")
+    site = models.ForeignKey(Site, null=True, blank=True, on_delete=models.CASCADE, related_name="prices")
+    basis = models.CharField(max_length=10, choices=Basis)
+    usd_per_gpu_hour = models.DecimalField(
+        "USD per GPU-hour", max_digits=10, decimal_places=4, validators=[MinValueValidator(Decimal(0))]
+    )
+    tco_inputs = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Inputs of the cost of ownership, when that is the basis: purchase, life, residual, financing, power.",
+    )
+    source = models.CharField(max_length=300)
+    valid_from = models.DateField()
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["gpu_model__name", "-valid_from"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["gpu_model", "site", "valid_from"],
+                condition=Q(site__isnull=False),
+                name="inventory_price_site_once",
+            ),
+            models.UniqueConstraint(
+                fields=["gpu_model", "valid_from"], condition=Q(site__isnull=True), name="inventory_price_once"
+            ),
+            models.CheckConstraint(condition=Q(usd_per_gpu_hour__gte=0), name="inventory_price_not_negative"),
+            models.CheckConstraint(
+                condition=Q(basis__in=["tco", "rental", "catalogue"]), name="inventory_price_basis_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_model} {self.usd_per_gpu_hour} USD/h"

@@ -1,0 +1,1 @@
+"""Long acts: the Job row is the truth, the message only a nudge."""

@@ -1,0 +1,1 @@
+"""Scenarios and the plans computed for them."""

@@ -1,0 +1,152 @@
+"""Scenarios, plans, placements and verdicts."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from controlplane.core.models import BaseModel
+from controlplane.inventory.models import Node, Site
+from controlplane.jobs.models import Job
+from controlplane.workloads.models import Workload
+
+
+class Scenario(BaseModel):
+    """A question: which workloads on the nodes of which sites, and whether GPUs may be bought."""
+
+    class Mode(models.TextChoices):
+        """Which GPUs may be used."""
+
+        OWNED = "owned", "Only what we own"
+        OWNED_PLUS_PURCHASE = "owned_plus_purchase", "What we own, and buy what is missing"
+        PURCHASE = "purchase", "Buy everything"
+
+    name = models.CharField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=60, unique=True)
+    mode = models.CharField(max_length=20, choices=Mode, default=Mode.OWNED)
+    sites = models.ManyToManyField(Site, related_name="scenarios", blank=True, help_text="None: every site.")
+    workloads = models.ManyToManyField(
+        Workload, related_name="scenarios", blank=True, help_text="None: every workload."
+    )
+    time_limit_s = models.FloatField(default=30.0, validators=[MinValueValidator(1), MaxValueValidator(3600)])
+    seed = models.PositiveIntegerField(default=0)
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(mode__in=["owned", "owned_plus_purchase", "purchase"]), name="planning_scenario_mode_known"
+            ),
+            models.CheckConstraint(condition=Q(time_limit_s__gt=0), name="planning_scenario_time_limit_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Plan(BaseModel):
+    """One answer to a scenario: the request as it was asked and the result as it came, both frozen as JSON.
+
+    ``request`` is a planner ``PlanRequest``, ``result`` a ``PlanResult`` (see planner.plan_types and planner.jsonio).
+    """
+
+    class State(models.TextChoices):
+        """Where a plan stands."""
+
+        DRAFT = "draft", "Draft"
+        COMPUTING = "computing", "Computing"
+        READY = "ready", "Ready"
+        FAILED = "failed", "Failed"
+        APPROVED = "approved", "Approved"
+        SUPERSEDED = "superseded", "Superseded"
+
+    scenario = models.ForeignKey(Scenario, on_delete=models.CASCADE, related_name="plans")
+    number = models.PositiveIntegerField()
+    state = models.CharField(max_length=10, choices=State, default=State.DRAFT)
+    job = models.ForeignKey(Job, null=True, blank=True, on_delete=models.SET_NULL, related_name="plans")
+    request = models.JSONField(null=True, blank=True, editable=False)
+    result = models.JSONField(null=True, blank=True, editable=False)
+    model_version = models.CharField(max_length=40, blank=True, editable=False)
+    status = models.CharField(max_length=12, blank=True, editable=False)  # of the solver, see PlanResult
+    usd_per_hour = models.DecimalField(max_digits=14, decimal_places=4, null=True, blank=True, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    computed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    approved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    approved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["scenario", "number"], name="planning_plan_number_once"),
+            models.CheckConstraint(
+                condition=Q(state__in=["draft", "computing", "ready", "failed", "approved", "superseded"]),
+                name="planning_plan_state_known",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=["ready", "approved"]) | Q(result__isnull=False),
+                name="planning_plan_ready_has_result",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="approved") | Q(approved_at__isnull=False), name="planning_plan_approved_when"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.scenario} #{self.number}"
+
+
+class PlacementRow(models.Model):
+    """One replica (or its part on one node) of a plan. ``workload``/``node`` empty when deleted since, or to be bought."""
+
+    plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="placements")
+    workload = models.ForeignKey(Workload, null=True, on_delete=models.SET_NULL, related_name="placements")
+    workload_name = models.CharField(max_length=100)
+    candidate_id = models.CharField(max_length=300)
+    replica = models.PositiveIntegerField()
+    node = models.ForeignKey(Node, null=True, on_delete=models.SET_NULL, related_name="placements")
+    node_name = models.CharField(max_length=100)
+    gpu_indexes = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["plan", "workload_name", "replica", "node_name"]
+        verbose_name = "placement"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["plan", "workload_name", "candidate_id", "replica", "node_name"],
+                name="planning_placementrow_once",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workload_name} replica {self.replica} on {self.node_name}"
+
+
+class VerdictRow(models.Model):
+    """The engine chosen for one workload of a plan. ``margin`` is a share of the runner-up's cost, with its 80 % band."""
+
+    plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="verdicts")
+    workload = models.ForeignKey(Workload, null=True, on_delete=models.SET_NULL, related_name="verdicts")
+    workload_name = models.CharField(max_length=100)
+    engine = models.CharField(max_length=20, blank=True)
+    chosen = models.CharField(max_length=300, blank=True)
+    runner_up = models.CharField(max_length=300, blank=True)
+    sentence = models.TextField()
+    margin = models.FloatField(null=True, blank=True)
+    margin_low = models.FloatField(null=True, blank=True)
+    margin_high = models.FloatField(null=True, blank=True)
+    too_close = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["plan", "workload_name"]
+        verbose_name = "verdict"
+        constraints = [models.UniqueConstraint(fields=["plan", "workload_name"], name="planning_verdictrow_once")]
+
+    def __str__(self) -> str:
+        return self.sentence[:100]

@@ -1,0 +1,1 @@
+"""What has to be served: models, traces, loads and objectives."""

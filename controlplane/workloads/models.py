@@ -1,0 +1,251 @@
+"""Traces, uploaded models, workloads and their objectives."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from controlplane.core.models import BaseModel
+from controlplane.inventory.models import Site, default_engines, validate_engines
+
+PRECISIONS = ("as-config", "bf16", "fp16", "fp8", "int8", "int4", "fp4", "mxfp4")
+
+
+def default_precisions() -> list[str]:
+    """As the model's own configuration says."""
+    return ["as-config"]
+
+
+def validate_precisions(value: object) -> None:
+    """A non-empty list of known precisions."""
+    if not isinstance(value, list) or not value or any(item not in PRECISIONS for item in value):
+        raise ValidationError(f"Must be a list of one or more of: {', '.join(PRECISIONS)}.")
+
+
+def fixed_length() -> dict:
+    """A length of 512 tokens."""
+    return {"kind": "fixed", "value": 512}
+
+
+class Trace(BaseModel):
+    """Requests as they really came: arrival times (s from the first) and token counts, packed as compressed NumPy arrays.
+
+    ``catalogue_name`` set: shipped with the product; empty: uploaded.
+    """
+
+    name = models.CharField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=60, unique=True)
+    catalogue_name = models.CharField(max_length=100, blank=True)
+    source = models.CharField(max_length=300, blank=True)
+    licence = models.CharField(max_length=100, blank=True)
+    rows = models.PositiveIntegerField(default=0, editable=False)
+    packed = models.BinaryField(editable=False)
+    duration_s = models.FloatField(default=0.0, editable=False)
+    mean_rate_per_s = models.FloatField(default=0.0, editable=False)
+    mean_input_tokens = models.FloatField(default=0.0, editable=False)
+    mean_output_tokens = models.FloatField(default=0.0, editable=False)
+    prefix_hit = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0), MaxValueValidator(1)],
+        help_text="Share of prompt tokens already cached, where the trace tells.",
+    )
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.CheckConstraint(condition=Q(rows__gte=1), name="workloads_trace_has_rows")]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def pack(self, times_s: np.ndarray, input_tokens: np.ndarray, output_tokens: np.ndarray) -> None:
+        """Store equal-length arrays, times ascending, and refresh the summary fields."""
+        buffer = io.BytesIO()
+        np.savez_compressed(
+            buffer,
+            times_s=np.asarray(times_s, dtype=np.float64),
+            input_tokens=np.asarray(input_tokens, dtype=np.int64),
+            output_tokens=np.asarray(output_tokens, dtype=np.int64),
+        )
+        self.packed = buffer.getvalue()
+        self.rows = len(times_s)
+        self.duration_s = float(times_s[-1] - times_s[0]) if len(times_s) else 0.0
+        self.mean_rate_per_s = (self.rows - 1) / self.duration_s if self.duration_s > 0 else 0.0
+        self.mean_input_tokens = float(np.mean(input_tokens)) if len(input_tokens) else 0.0
+        self.mean_output_tokens = float(np.mean(output_tokens)) if len(output_tokens) else 0.0
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Arrival times (s), input tokens, output tokens."""
+        with np.load(io.BytesIO(bytes(self.packed)), allow_pickle=False) as stored:
+            return stored["times_s"], stored["input_tokens"], stored["output_tokens"]
+
+
+class LlmModel(BaseModel):
+    """A model uploaded as its config.json; models of the catalogue are referenced by id and need no row."""
+
+    model_id = models.CharField(max_length=200, unique=True)
+    config = models.JSONField()
+    quant_config = models.JSONField(null=True, blank=True)
+    architecture = models.CharField(max_length=100, blank=True, editable=False)
+    parameters = models.BigIntegerField(null=True, blank=True, editable=False)
+    source = models.CharField(max_length=300, blank=True)
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["model_id"]
+        verbose_name = "uploaded model"
+
+    def __str__(self) -> str:
+        return self.model_id
+
+
+class Workload(BaseModel):
+    """What has to be served: a model, a load at the peak to plan for, request lengths, objectives and limits.
+
+    ``input_tokens``/``output_tokens`` are planner ``Lengths`` as JSON, or {"kind": "trace"} to take them from ``trace``.
+    """
+
+    class Kind(models.TextChoices):
+        """What it is for."""
+
+        CODE = "code", "Code completion"
+        CHAT = "chat", "Chat"
+        AGENT = "agent", "Agents and tools"
+        SUMMARISE = "summarise", "Summarisation"
+        BATCH = "batch", "Batch"
+        EMBED = "embed", "Embeddings"
+
+    class LoadKind(models.TextChoices):
+        """Who asks."""
+
+        OPEN = "open", "Arrivals at a rate"
+        CLOSED = "closed", "A fixed number of users"
+        OFFLINE = "offline", "All at once"
+
+    class Arrival(models.TextChoices):
+        """How arrivals are spread."""
+
+        POISSON = "poisson", "Poisson"
+        CONSTANT = "constant", "Constant"
+        GAMMA = "gamma", "Gamma"
+        ONOFF = "onoff", "On and off"
+        TRACE = "trace", "As in the trace"
+
+    name = models.CharField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=60, unique=True)
+    kind = models.CharField(max_length=10, choices=Kind, default=Kind.CHAT)
+    model_ref = models.CharField("model", max_length=200, help_text="Catalogue id, or id of an uploaded model.")
+    trace = models.ForeignKey(Trace, null=True, blank=True, on_delete=models.PROTECT, related_name="workloads")
+    load_kind = models.CharField(max_length=8, choices=LoadKind, default=LoadKind.OPEN)
+    rate_per_s = models.FloatField(default=0.0, validators=[MinValueValidator(0)])
+    concurrency = models.PositiveIntegerField(default=0)
+    requests = models.PositiveIntegerField(null=True, blank=True, help_text="Of an offline load.")
+    arrival = models.CharField(max_length=10, choices=Arrival, default=Arrival.POISSON)
+    arrival_cv = models.FloatField("arrival variation", default=1.0, validators=[MinValueValidator(0)])
+    prefix_hit = models.FloatField(
+        default=0.0,
+        validators=[MinValueValidator(0), MaxValueValidator(0.999)],
+        help_text="Share of prompt tokens already in the prefix cache.",
+    )
+    input_tokens = models.JSONField(default=fixed_length)
+    output_tokens = models.JSONField(default=fixed_length)
+    priority = models.IntegerField(default=100, help_text="Larger is more important.")
+    tenant = models.CharField(max_length=60, blank=True)
+    site = models.ForeignKey(Site, null=True, blank=True, on_delete=models.PROTECT, related_name="workloads")
+    adapters = models.PositiveIntegerField("LoRA adapters", default=0)
+    adapter_rank = models.PositiveIntegerField(default=16, validators=[MinValueValidator(1), MaxValueValidator(512)])
+    revisions_per_month = models.FloatField(default=0.0, validators=[MinValueValidator(0)])
+    allowed_engines = models.JSONField(default=default_engines, validators=[validate_engines])
+    allowed_precisions = models.JSONField(default=default_precisions, validators=[validate_precisions])
+    max_model_len = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    n_plus_1 = models.BooleanField("one replica to spare", default=False)
+    spread = models.BooleanField("spread over failure domains", default=False)
+    hours_per_month = models.FloatField(default=730.0, validators=[MinValueValidator(1), MaxValueValidator(744)])
+    mean_load_share = models.FloatField(
+        default=1.0,
+        validators=[MinValueValidator(0.001), MaxValueValidator(1)],
+        help_text="Mean demand over the month / the peak planned for.",
+    )
+    notes = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-priority", "name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(kind__in=["code", "chat", "agent", "summarise", "batch", "embed"]),
+                name="workloads_workload_kind_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(load_kind="open", rate_per_s__gt=0)
+                | Q(load_kind="closed", concurrency__gt=0)
+                | Q(load_kind="offline", requests__gt=0),
+                name="workloads_workload_load_complete",
+            ),
+            models.CheckConstraint(
+                condition=Q(prefix_hit__gte=0) & Q(prefix_hit__lt=1), name="workloads_workload_prefix_hit_share"
+            ),
+            models.CheckConstraint(
+                condition=Q(mean_load_share__gt=0) & Q(mean_load_share__lte=1),
+                name="workloads_workload_mean_load_share",
+            ),
+            models.CheckConstraint(
+                condition=~Q(arrival="trace") | Q(trace__isnull=False), name="workloads_workload_arrival_has_trace"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Load, lengths and trace belong together."""
+        from controlplane.workloads.rules import check_workload
+
+        check_workload(self)
+
+
+class SloTarget(BaseModel):
+    """One limit that a workload must keep."""
+
+    class Metric(models.TextChoices):
+        """What is limited."""
+
+        TTFT = "ttft", "TTFT"
+        TPOT = "tpot", "TPOT"
+        ITL = "itl", "ITL"
+        E2E = "e2e", "E2E"
+
+    class Stat(models.TextChoices):
+        """Which statistic of it."""
+
+        MEAN = "mean", "mean"
+        P50 = "p50", "p50"
+        P90 = "p90", "p90"
+        P95 = "p95", "p95"
+        P99 = "p99", "p99"
+
+    workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="slo_targets")
+    metric = models.CharField(max_length=4, choices=Metric)
+    stat = models.CharField(max_length=4, choices=Stat, default=Stat.P90)
+    limit_ms = models.FloatField(validators=[MinValueValidator(0.01)])
+
+    class Meta:
+        ordering = ["workload", "metric", "stat"]
+        verbose_name = "service-level objective"
+        constraints = [
+            models.UniqueConstraint(fields=["workload", "metric", "stat"], name="workloads_slotarget_once"),
+            models.CheckConstraint(condition=Q(limit_ms__gt=0), name="workloads_slotarget_limit_positive"),
+            models.CheckConstraint(
+                condition=Q(metric__in=["ttft", "tpot", "itl", "e2e"]), name="workloads_slotarget_metric_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(stat__in=["mean", "p50", "p90", "p95", "p99"]), name="workloads_slotarget_stat_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_metric_display()} {self.stat} ≤ {self.limit_ms:g} ms"

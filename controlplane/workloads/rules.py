@@ -1,0 +1,70 @@
+"""What makes a workload's load and lengths sound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ValidationError
+
+from planner.errors import InputError
+from planner.jsonio import from_json
+from planner.serving.types import Lengths
+
+if TYPE_CHECKING:
+    from controlplane.workloads.models import Workload
+
+MAX_TOKENS = 10_000_000
+
+
+def check_workload(workload: Workload) -> None:
+    """Raise ValidationError naming each field that does not go with the others."""
+    errors: dict[str, str] = {}
+    kind = workload.load_kind
+    if kind == "open" and not workload.rate_per_s > 0:
+        errors["rate_per_s"] = "Arrivals at a rate need a rate above 0 requests/s."
+    if kind == "closed" and not workload.concurrency:
+        errors["concurrency"] = "A fixed number of users needs at least 1."
+    if kind == "offline" and not workload.requests:
+        errors["requests"] = "An offline load needs at least 1 request."
+    has_trace = workload.trace_id is not None
+    if workload.arrival == "trace" and not has_trace:
+        errors["arrival"] = "Arrivals as in the trace need a trace; choose one, or another arrival."
+    for name in ("input_tokens", "output_tokens"):
+        if problem := length_problem(
+            getattr(workload, name), has_trace=has_trace, allow_zero=_may_be_zero(workload, name)
+        ):
+            errors[name] = problem
+    if errors:
+        raise ValidationError(errors)
+
+
+def _may_be_zero(workload: Workload, name: str) -> bool:
+    return name == "output_tokens" and workload.kind == "embed"
+
+
+def length_problem(value: Any, *, has_trace: bool, allow_zero: bool = False) -> str:
+    """What is wrong with request lengths given as JSON, in one sentence; empty when they are sound."""
+    if isinstance(value, dict) and value.get("kind") == "trace":
+        return "" if has_trace else "Lengths as in the trace need a trace; choose one, or state the lengths."
+    try:
+        lengths = from_json(Lengths, value, "lengths")
+    except InputError as error:
+        return str(error)
+    low = 0 if allow_zero else 1
+    if lengths.kind == "fixed":
+        numbers: tuple[float, ...] = (lengths.value,)
+    elif lengths.kind == "normal":
+        numbers = (lengths.mean,)
+        if lengths.sd < 0:
+            return f"sd is {lengths.sd:g}; it cannot be negative."
+    elif lengths.kind == "uniform":
+        numbers = (lengths.low, lengths.high)
+        if lengths.high < lengths.low:
+            return f"high ({lengths.high}) is below low ({lengths.low})."
+    else:
+        numbers = lengths.samples
+        if not numbers:
+            return "samples is empty; give at least one length."
+    if any(not low <= number <= MAX_TOKENS for number in numbers):
+        return f"Lengths must lie between {low} and {MAX_TOKENS:,} tokens."
+    return ""

@@ -29,7 +29,9 @@ class GpuHourPrice:
 class CostBreakdown:
     """Cost of one workload on one candidate. The parts add up to ``usd_per_month``.
 
-    ``usd_per_mtok_*`` None when no such token is served. Interval inherited from the throughput prediction.
+    ``usd_per_mtok_*`` divide the whole bill by that kind of token; None when no such token is served. Interval
+    inherited from the throughput prediction. ``allocated_usd_*`` split the bill between input and output by GPU time
+    of prefill and decode (they add up to it); None when that split is unknown.
     """
 
     usd_per_month: Decimal
@@ -40,3 +42,7 @@ class CostBreakdown:
     usd_per_mtok_output_80: tuple[Decimal, Decimal] | None
     gpu_hours_per_month: Decimal
     currency: str = "USD"
+    mtok_input_per_month: Decimal = Decimal(0)
+    mtok_output_per_month: Decimal = Decimal(0)
+    allocated_usd_input: Decimal | None = None
+    allocated_usd_output: Decimal | None = None

@@ -39,6 +39,8 @@ class Linear:
     copies: int = 1
     bias: bool = False
     quantised: bool = False
+    module: str = ""  # checkpoint modules it stands for, relative to the layer (alternatives joined by "|")
+    precision: str = ""  # where it differs from ``Quantization.precision`` (mixed checkpoints); empty: as the model
 
     @property
     def params(self) -> int:
@@ -130,7 +132,9 @@ class Quantization:
     group_size: int | None = None
     ignored: tuple[str, ...] = ()
     kv_cache_dtype: str | None = None  # what the checkpoint asks for: "fp8" or None
-    per_role_bits: tuple[tuple[str, float], ...] = ()  # roles stored at another width, scales included
+    per_role_bits: tuple[
+        tuple[str, float], ...
+    ] = ()  # precisions (Linear.precision) and their stored bits, with scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,7 @@ class ModelSpec:
     vision: VisionEncoder | None = None
     extra_linears: tuple[Linear, ...] = ()  # outside the layers: final norm, position embedding, MTP heads
     mtp_layers: int = 0
+    mtp_groups: tuple[LayerGroup, ...] = ()  # multi-token-prediction layers, loaded only for speculative decoding
     notes: tuple[str, ...] = ()
     config: dict = field(default_factory=dict, compare=False, repr=False)
     """The raw config.json, for engines that need the file itself."""

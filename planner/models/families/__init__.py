@@ -1,0 +1,20 @@
+"""Architecture families: ``model_type`` of the language part -> the function that builds its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from planner.models.blocks import Draft
+from planner.models.families import decoder
+from planner.models.families.dense import DENSE, DENSE_DEFAULTS
+from planner.models.families.moe import MOE
+from planner.models.fields import Fields
+
+Builder = Callable[[Fields], Draft]
+
+FAMILIES: dict[str, Builder] = {
+    **{name: partial(decoder.build, traits=traits) for name, traits in (DENSE | MOE).items()},
+}
+
+DEFAULTS: dict[str, dict[str, object]] = {**DENSE_DEFAULTS}

@@ -1,0 +1,100 @@
+"""Dense decoder families: one row of ``Traits`` each."""
+
+from __future__ import annotations
+
+from planner.models.families.decoder import Traits, windows_by_type
+from planner.models.fields import Fields
+
+
+def _windows_switch(fields: Fields, layers: int) -> list[int | None]:
+    """Qwen: a window only when ``use_sliding_window``, and only from ``max_window_layers`` on."""
+    if fields.has("layer_types"):
+        return windows_by_type(fields, layers)
+    if not fields.bool("use_sliding_window", default=False):
+        return [None] * layers
+    first = fields.int("max_window_layers", default=layers, low=0)
+    window = fields.int("sliding_window")
+    return [window if index >= first else None for index in range(layers)]
+
+
+def _windows_all(fields: Fields, layers: int) -> list[int | None]:
+    """One ``sliding_window`` for every layer, if there is one."""
+    if fields.has("layer_types"):
+        return windows_by_type(fields, layers)
+    return [fields.optional_int("sliding_window")] * layers
+
+
+def _windows_every(pattern: int, field: str = "sliding_window_pattern"):
+    """Sliding layers with one full layer at the end of each run of ``pattern`` (Gemma 2: 2, Gemma 3: 6)."""
+
+    def windows(fields: Fields, layers: int) -> list[int | None]:
+        if fields.has("layer_types"):
+            return windows_by_type(fields, layers)
+        window = fields.int("sliding_window")
+        run = fields.int(field, default=pattern, high=1000)
+        return [None if (index + 1) % run == 0 else window for index in range(layers)]
+
+    return windows
+
+
+DENSE: dict[str, Traits] = {
+    "llama": Traits(kv_default="heads"),
+    "baichuan": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, kv_default="heads"),
+    "internlm2": Traits(mlp_bias=False, kv_default="heads"),
+    "mistral": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, windows=_windows_all),
+    "ministral3": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, windows=_windows_all),
+    "qwen2": Traits(qkv_bias=True, o_bias=False, mlp_bias=False, windows=_windows_switch),
+    "qwen2_5_vl": Traits(qkv_bias=True, o_bias=False, mlp_bias=False, windows=_windows_switch),
+    "qwen3": Traits(mlp_bias=False, qk_norm="head", windows=_windows_switch),
+    "qwen3_vl_text": Traits(mlp_bias=False, qk_norm="head"),
+    "mimo": Traits(
+        qkv_bias=True, o_bias=False, mlp_bias=False, windows=_windows_switch, mtp=("num_nextn_predict_layers",)
+    ),
+    "gemma": Traits(mlp_bias=False, tied=True, kv_default="heads"),
+    "gemma2": Traits(mlp_bias=False, norms=4, tied=True, windows=_windows_every(2)),
+    "gemma3_text": Traits(mlp_bias=False, norms=4, tied=True, qk_norm="head", windows=_windows_every(6)),
+    "phi3": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, kv_default="heads", windows=_windows_all),
+    "phi": Traits(
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        gated=False,
+        norms=1,
+        norm_bias=True,
+        kv_default="heads",
+        head_bias=True,
+        intermediate_factor=4,
+    ),
+    "falcon": Traits(mlp_bias=None, gated=False, norm_bias=True, tied=True, intermediate_factor=4, kv_default="falcon"),
+    "cohere": Traits(mlp_bias=False, norms=1, tied=True, kv_default="heads"),
+    "glm4": Traits(o_bias=False, mlp_bias=False, norms=4),
+    "exaone4": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, qk_norm="head", windows=windows_by_type),
+    "olmo2": Traits(mlp_bias=False, qk_norm="all", kv_default="heads"),
+    "starcoder2": Traits(gated=False, norm_bias=True, tied=True, windows=_windows_all),
+    "orion": Traits(mlp_bias=False, norm_bias=True, kv_default="heads"),
+    "granite": Traits(tied=True, kv_default="heads"),
+    "smollm3": Traits(tied=True, mlp_bias=None),
+    "seed_oss": Traits(o_bias=False),
+}
+
+DENSE["phi-msft"] = DENSE["phi"]
+
+DENSE_DEFAULTS: dict[str, dict[str, object]] = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256},
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    "mistral": {"num_key_value_heads": 8},
+    "seed_oss": {"attention_bias": True},
+    "starcoder2": {"use_bias": True},
+}
+"""What the family's configuration class fills in when config.json leaves a field out (Hugging Face transformers)."""

@@ -1,0 +1,87 @@
+"""Mixture-of-experts decoder families with ordinary attention: one row of ``Traits`` each."""
+
+from __future__ import annotations
+
+from planner.errors import InputError
+from planner.models.families.decoder import Moe, Traits, windows_by_type
+from planner.models.fields import Fields
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_topk", "num_experts_per_token", "moe_k")
+
+
+def experts_of(fields: Fields) -> tuple[int, int]:
+    """(experts, experts per token); InputError when a token would pass more experts than there are."""
+    experts = fields.int(*EXPERTS, high=10**5)
+    per_token = fields.int(*PER_TOKEN, high=10**5)
+    if per_token > experts:
+        raise InputError(f"must not exceed the {experts} experts", field=fields.name(PER_TOKEN[0]), value=per_token)
+    return experts, per_token
+
+
+def _mixtral(fields: Fields, layers: int) -> list[Moe | None]:
+    experts, per_token = experts_of(fields)
+    moe = Moe(experts, per_token, fields.int("intermediate_size"), prefix="block_sparse_moe")
+    return [moe] * layers
+
+
+def _qwen_moe(fields: Fields, layers: int) -> list[Moe | None]:
+    """Qwen: routed unless listed in ``mlp_only_layers`` or off ``decoder_sparse_step``; Qwen2 and 3.5 have a gated shared expert."""
+    experts, per_token = experts_of(fields)
+    shared = fields.int("shared_expert_intermediate_size", default=0, low=0)
+    moe = Moe(
+        experts,
+        per_token,
+        fields.int("moe_intermediate_size"),
+        shared=shared,
+        shared_gate=shared > 0,
+        shared_prefix="shared_expert",
+    )
+    dense = set(fields.ints("mlp_only_layers"))
+    step = fields.int("decoder_sparse_step", default=1)
+    return [None if index in dense or (index + 1) % step else moe for index in range(layers)]
+
+
+def _gpt_oss(fields: Fields, layers: int) -> list[Moe | None]:
+    experts, per_token = experts_of(fields)
+    moe = Moe(experts, per_token, fields.int("intermediate_size"), expert_bias=True, router_bias=True, router="router")
+    return [moe] * layers
+
+
+def _minimax_m2(fields: Fields, layers: int) -> list[Moe | None]:
+    experts, per_token = experts_of(fields)
+    moe = Moe(
+        experts,
+        per_token,
+        fields.int("intermediate_size"),
+        shared=fields.int("shared_intermediate_size", default=0, low=0),
+        correction_bias=fields.bool("use_routing_bias", default=True),
+        prefix="block_sparse_moe",
+    )
+    return [moe] * layers
+
+
+def _glm4_moe(fields: Fields, layers: int) -> list[Moe | None]:
+    experts, per_token = experts_of(fields)
+    width = fields.int("moe_intermediate_size")
+    moe = Moe(
+        experts,
+        per_token,
+        width,
+        shared=width * fields.int("n_shared_experts", default=0, low=0, high=1000),
+        correction_bias=True,
+    )
+    first = fields.int("first_k_dense_replace", default=0, low=0)
+    return [None if index < first else moe for index in range(layers)]
+
+
+MOE: dict[str, Traits] = {
+    "mixtral": Traits(qkv_bias=False, o_bias=False, routed=_mixtral, kv_default=""),
+    "qwen2_moe": Traits(qkv_bias=True, o_bias=False, mlp_bias=False, routed=_qwen_moe),
+    "qwen3_moe": Traits(mlp_bias=False, qk_norm="head", routed=_qwen_moe),
+    "qwen3_vl_moe_text": Traits(mlp_bias=False, qk_norm="head", routed=_qwen_moe),
+    "gpt_oss": Traits(qkv_bias=True, o_bias=True, sinks=True, windows=windows_by_type, routed=_gpt_oss),
+    "minimax_m2": Traits(qkv_bias=False, o_bias=False, qk_norm="all", routed=_minimax_m2),
+    "glm4_moe": Traits(o_bias=False, mlp_bias=False, routed=_glm4_moe, mtp=("num_nextn_predict_layers",)),
+    "glm4v_moe_text": Traits(o_bias=False, mlp_bias=False, routed=_glm4_moe),
+}

@@ -1,0 +1,128 @@
+"""config.json -> ModelSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from planner.errors import InputError, UnsupportedError
+from planner.models.blocks import group_layers
+from planner.models.families import DEFAULTS, FAMILIES
+from planner.models.fields import Fields
+from planner.models.quantization import Marker, parse_quantization
+from planner.models.spec import Linear, ModelSpec, Shard
+
+_DTYPES = {
+    "bfloat16": "bf16",
+    "torch.bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "torch.float16": "fp16",
+    "half": "fp16",
+    "fp16": "fp16",
+    "float32": "fp32",
+    "torch.float32": "fp32",
+    "float": "fp32",
+    "fp32": "fp32",
+}
+
+
+def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, Any] | None = None) -> ModelSpec:
+    """Build the specification of a model from its configuration alone.
+
+    ``quant_config`` is ModelOpt's hf_quant_config.json, if the checkpoint has one. Dimensions of a multimodal model's
+    language part come from its nested configuration only. Raises InputError naming a field that is missing, malformed or
+    absurd, UnsupportedError for an architecture or quantisation method that is not known.
+    """
+    if not isinstance(config, Mapping):
+        raise InputError("must be an object", field="config", value=config)
+    if quant_config is not None and not isinstance(quant_config, Mapping):
+        raise InputError("must be an object", field="hf_quant_config", value=quant_config)
+    root = Fields(config)
+    architecture = _architecture(root)
+    nested = root.child("text_config", "language_config", "llm_config")
+    language = nested or root
+    family = _family(root, language, architecture)
+    language.defaults = DEFAULTS.get(family, {})
+    draft = FAMILIES[family](language)
+    if nested is not None:
+        draft.tied = root.bool("tie_word_embeddings", default=draft.tied) or draft.tied
+    scheme = parse_quantization(root, language, quant_config)
+    marker = Marker(scheme)
+    layers = [marker.layer(layer, draft.layer_path.format(index)) for index, layer in enumerate(draft.layers)]
+    mtp = [marker.layer(layer, draft.layer_path.format(len(layers) + i)) for i, layer in enumerate(draft.mtp)]
+    groups, order = group_layers(layers)
+    embedding = draft.embedding or Linear("embed", draft.vocab, draft.hidden, Shard.VOCAB, module="model.embed_tokens")
+    head = Linear("lm_head", draft.vocab, draft.hidden, Shard.VOCAB, module="lm_head") if draft.lm_head else None
+    if head is not None and not draft.tied:
+        head = marker.linear(head)
+    notes = list(draft.notes)
+    if language.used_defaults:
+        notes.append(
+            "Not in config.json, taken from the model library's defaults: " + ", ".join(language.used_defaults) + "."
+        )
+    dtype, dtype_note = _dtype(root, language)
+    if dtype_note:
+        notes.append(dtype_note)
+    return ModelSpec(
+        model_id=model_id,
+        architecture=architecture or family,
+        model_type=root.text("model_type", default=family),
+        task=cast(Literal["generate", "embed", "classify"], draft.task),
+        hidden=draft.hidden,
+        vocab=draft.vocab,
+        max_position=draft.max_position,
+        dtype=dtype,
+        groups=groups,
+        layer_order=order,
+        embedding=embedding,
+        lm_head=head,
+        tied_embeddings=draft.tied,
+        quantization=scheme.quantization,
+        vision=draft.vision,
+        extra_linears=tuple(draft.extra),
+        mtp_layers=len(mtp),
+        mtp_groups=group_layers(mtp)[0],
+        notes=tuple(notes),
+        config=dict(config),
+    )
+
+
+def _architecture(root: Fields) -> str:
+    names = root.texts("architectures")
+    return names[0] if names else ""
+
+
+def _family(root: Fields, language: Fields, architecture: str) -> str:
+    """Key of ``FAMILIES``: the language part's model_type, else the root's, else the architecture's name."""
+    seen = []
+    for fields in (language, root):
+        kind = fields.text("model_type")
+        if kind:
+            seen.append(kind)
+            if kind in FAMILIES:
+                return kind
+    if architecture in FAMILIES:
+        return architecture
+    if not seen and not architecture:
+        raise InputError("is missing", field="architectures", remedy="Give the model's complete config.json.")
+    raise UnsupportedError(
+        "this architecture is not known",
+        field="architectures" if architecture else "model_type",
+        value=architecture or seen[0],
+        remedy=f"Known model types: {', '.join(sorted(FAMILIES))}.",
+    )
+
+
+def _dtype(root: Fields, language: Fields) -> tuple[Literal["bf16", "fp16", "fp32"], str]:
+    """Type of unquantised weights. Engines load float32 checkpoints as bfloat16 unless told otherwise; so is it here."""
+    for fields in (root, language):
+        name = fields.text("dtype", "torch_dtype")
+        if name:
+            if name not in _DTYPES:
+                raise InputError("unknown data type", field=fields.name("torch_dtype"), value=name)
+            found = _DTYPES[name]
+            if found == "fp32":
+                return "bf16", "The checkpoint is stored in float32; engines load it as bfloat16."
+            return cast(Literal["bf16", "fp16", "fp32"], found), ""
+    return "bf16", "config.json states no data type; bfloat16 is assumed, as engines do."

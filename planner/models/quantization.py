@@ -1,0 +1,385 @@
+"""How a checkpoint stores its weights: the ``quantization_config`` of config.json and ModelOpt's hf_quant_config.json."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from planner.errors import InputError, UnsupportedError
+from planner.models.blocks import Layer
+from planner.models.fields import Fields
+from planner.models.spec import Linear, Quantization
+
+NONE = Quantization("none", "bf16", 16.0, 16)
+
+QUANTISABLE = frozenset(
+    [
+        "q",
+        "kv",
+        "o",
+        "gate_up",
+        "down",
+        "expert_gate_up",
+        "expert_down",
+        "shared_gate_up",
+        "shared_down",
+        "mla_q_a",
+        "mla_q_b",
+        "mla_kv_a",
+        "mla_kv_b",
+        "state_in",
+        "state_out",
+        "lm_head",
+        "index",
+    ]
+)
+"""Roles whose weights methods quantise unless told otherwise; norms, routers, embeddings and convolutions never are."""
+
+STORED_BITS = {
+    "fp32": 32.0,
+    "bf16": 16.0,
+    "fp16": 16.0,
+    "fp8": 8.0,
+    "fp8_block": 8.0 + 32 / (128 * 128),
+    "int8": 8.0,
+    "int4": 4.0 + 16 / 128,
+    "fp4": 4.0 + 8 / 16,
+    "mxfp4": 4.0 + 8 / 32,
+}
+"""Bits of one stored weight with its scales, for each precision at its usual group size.
+
+fp8_block: one float32 per 128 x 128; int4: one 16-bit scale per 128; fp4 (NVFP4): one fp8 scale per 16; mxfp4: one 8-bit
+exponent per 32 (OCP Microscaling).
+"""
+
+_ALGORITHMS = {
+    "FP8": ("fp8", 8),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", 8),
+    "FP8_PB_WO": ("fp8_block", 8),
+    "FP8_BLOCK": ("fp8_block", 8),
+    "NVFP4": ("fp4", 4),
+    "NVFP4_AWQ": ("fp4", 4),
+    "W4A16_NVFP4": ("fp4", 16),
+    "MXFP4": ("mxfp4", 16),
+    "W4A8_MXFP4_FP8": ("mxfp4", 8),
+    "W4A16_AWQ": ("int4", 16),
+    "W4A8_AWQ": ("int4", 8),
+    "W4A16": ("int4", 16),
+    "W8A16": ("int8", 16),
+    "W8A8_SQ_PER_CHANNEL": ("int8", 8),
+    "INT8": ("int8", 8),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A checkpoint's quantisation, and which modules it covers.
+
+    ``overrides`` maps module names to another precision (mixed checkpoints); when ``listed_only`` nothing else is quantised.
+    """
+
+    quantization: Quantization
+    overrides: tuple[tuple[str, str], ...] = ()
+    listed_only: bool = False
+
+
+def parse_quantization(config: Fields, language: Fields, side: Mapping[str, Any] | None) -> Scheme:
+    """The scheme of a checkpoint; ``side`` (hf_quant_config.json) wins over the config's own section.
+
+    Raises InputError for a malformed section and UnsupportedError for a method it does not know.
+    """
+    section = config.child("quantization_config", "compression_config") or language.child(
+        "quantization_config", "compression_config"
+    )
+    if side is not None:
+        return _modelopt(Fields(side, "hf_quant_config"), section)
+    if section is None:
+        return Scheme(NONE)
+    method = section.text("quant_method").lower()
+    if not method and section.has("quant_algo"):
+        method = "modelopt"
+    reader = _METHODS.get(method)
+    if reader is None:
+        raise UnsupportedError(
+            "this quantisation method is not known",
+            field=section.name("quant_method"),
+            value=method or None,
+            remedy=f"Known methods: {', '.join(sorted(_METHODS))}.",
+        )
+    return reader(section)
+
+
+def _fp8(section: Fields) -> Scheme:
+    if section.has("quantized_layers"):
+        return _mixed_layers(section, _fp8_base(section))
+    return Scheme(_fp8_base(section))
+
+
+def _fp8_base(section: Fields) -> Quantization:
+    ignored = tuple(section.texts("modules_to_not_convert") or section.texts("ignored_layers"))
+    blocks = section.ints("weight_block_size", low=1, high=10**6)
+    static = section.text("activation_scheme", default="dynamic")
+    if static not in ("dynamic", "static"):
+        raise InputError("must be dynamic or static", field=section.name("activation_scheme"), value=static)
+    if blocks:
+        if len(blocks) != 2:
+            raise InputError("must hold two numbers", field=section.name("weight_block_size"), value=blocks)
+        scale = 32 / (blocks[0] * blocks[1])
+        return Quantization("fp8", "fp8_block", 8.0, 8, scale, blocks[1], ignored)
+    return Quantization("fp8", "fp8", 8.0, 8, 0.0, None, ignored)
+
+
+def _int4(method: str):
+    def read(section: Fields) -> Scheme:
+        bits = section.int("bits", "w_bit", default=4, high=16)
+        group = section.int("group_size", "q_group_size", default=128, low=-1)
+        if bits not in (4, 8):
+            raise UnsupportedError("only 4 and 8 bits are known", field=section.name("bits"), value=bits)
+        per_group = 16 + (0 if section.bool("sym", default=method == "gptq") and method == "awq" else bits)
+        ignored = tuple(section.texts("modules_to_not_convert"))
+        scale = per_group / group if group > 0 else 0.0
+        lm_head = () if section.bool("lm_head", default=False) else ("lm_head",)
+        return Scheme(
+            Quantization(
+                method,
+                "int4" if bits == 4 else "int8",
+                float(bits),
+                16,
+                scale,
+                max(group, 0) or None,
+                ignored + lm_head,
+            )
+        )
+
+    return read
+
+
+def _mxfp4(section: Fields) -> Scheme:
+    ignored = tuple(section.texts("modules_to_not_convert"))
+    return Scheme(Quantization("mxfp4", "mxfp4", 4.0, 16, 8 / 32, 32, ignored))
+
+
+def _bitsandbytes(section: Fields) -> Scheme:
+    ignored = (*section.texts("llm_int8_skip_modules"), "lm_head")
+    if section.bool("load_in_4bit", "_load_in_4bit", default=False):
+        return Scheme(Quantization("bitsandbytes", "int4", 4.0, 16, 32 / 64, 64, ignored))
+    return Scheme(Quantization("bitsandbytes", "int8", 8.0, 16, 0.0, None, ignored))
+
+
+def _compressed_tensors(section: Fields) -> Scheme:
+    groups = section.child("config_groups")
+    if groups is None or not groups.data:
+        raise InputError("is missing", field=section.name("config_groups"))
+    ignored = tuple(section.texts("ignore"))
+    cache = "fp8" if section.raw("kv_cache_scheme") else None
+    readings = []
+    for key in groups.data:
+        group = groups.child(key)
+        if group is None:
+            raise InputError("must be an object", field=groups.name(key))
+        readings.append((_weights(group), tuple(group.texts("targets"))))
+    base = replace(readings[0][0], ignored=ignored, kv_cache_dtype=cache)
+    if len(readings) == 1:
+        return Scheme(base)
+    overrides = tuple(
+        (_as_pattern(target), reading.precision)
+        for reading, targets in readings
+        for target in targets
+        if target != "Linear"
+    )
+    bits = tuple({r.precision: r.weight_bits + r.scale_bits_per_weight for r, _ in readings}.items())
+    everything = any("Linear" in targets for _, targets in readings)
+    return Scheme(replace(base, per_role_bits=bits), overrides, listed_only=not everything)
+
+
+def _weights(group: Fields) -> Quantization:
+    weights = group.child("weights")
+    if weights is None:
+        raise InputError("is missing", field=group.name("weights"))
+    bits = weights.int("num_bits", high=16)
+    kind = weights.text("type", default="int")
+    strategy = weights.text("strategy", default="")
+    size = weights.optional_int("group_size", low=-1)
+    inputs = group.child("input_activations")
+    activation = inputs.int("num_bits", high=16) if inputs is not None else 16
+    form = group.text("format", default="")
+    if kind == "float" and bits == 8:
+        block = weights.ints("block_structure", low=1) if strategy == "block" else []
+        scale = 32 / (block[0] * block[1]) if len(block) == 2 else 0.0
+        return Quantization("compressed-tensors", "fp8_block" if block else "fp8", 8.0, activation, scale, size)
+    if kind == "float" and bits == 4:
+        mx = form.startswith("mxfp4") or weights.text("scale_dtype") == "torch.uint8"
+        group_size = size or (32 if mx else 16)
+        name = "mxfp4" if mx else "fp4"
+        return Quantization("compressed-tensors", name, 4.0, activation, 8 / group_size, group_size)
+    if kind == "int" and bits in (4, 8):
+        zero = 0 if weights.bool("symmetric", default=True) else bits
+        scale = (16 + zero) / size if size and size > 0 else 0.0
+        return Quantization("compressed-tensors", f"int{bits}", float(bits), activation, scale, size)
+    raise UnsupportedError("this weight format is not known", field=weights.name("num_bits"), value=f"{kind}{bits}")
+
+
+def _modelopt(section: Fields, config_section: Fields | None = None) -> Scheme:
+    body = section.child("quantization") or section
+    algorithm = body.text("quant_algo").upper()
+    cache_name = body.raw("kv_cache_quant_algo")
+    scheme = body.raw("kv_cache_scheme")
+    cache = "fp8" if cache_name == "FP8" or scheme else None
+    ignored = tuple(body.texts("exclude_modules") or body.texts("ignore"))
+    if algorithm == "MIXED_PRECISION":
+        mixed = _mixed_layers(body, replace(NONE, method="modelopt", ignored=ignored, kv_cache_dtype=cache))
+        if config_section is None or config_section.text("quant_method").lower() != "fp8":
+            return mixed
+        return _mixed_layers(body, replace(_fp8_base(config_section), ignored=ignored, kv_cache_dtype=cache))
+    if not algorithm:
+        raise InputError("is missing", field=body.name("quant_algo"))
+    quantization = _algorithm(body, algorithm)
+    return Scheme(replace(quantization, ignored=ignored, kv_cache_dtype=cache))
+
+
+def _algorithm(body: Fields, algorithm: str) -> Quantization:
+    if algorithm not in _ALGORITHMS:
+        raise UnsupportedError(
+            "this quantisation algorithm is not known",
+            field=body.name("quant_algo"),
+            value=algorithm,
+            remedy=f"Known: {', '.join(sorted(_ALGORITHMS))}, MIXED_PRECISION.",
+        )
+    precision, activation = _ALGORITHMS[algorithm]
+    weight_bits = float(int(STORED_BITS[precision]))
+    group = body.optional_int("group_size")
+    scale = STORED_BITS[precision] - weight_bits
+    if group and precision in ("int4", "fp4", "mxfp4"):
+        scale = (16 if precision == "int4" else 8) / group
+    return Quantization("modelopt", precision, weight_bits, activation, scale, group)
+
+
+def _mixed_layers(body: Fields, base: Quantization) -> Scheme:
+    """``quantized_layers``: module -> algorithm; what is not listed keeps ``base`` (or stays unquantised)."""
+    listed = body.child("quantized_layers")
+    if listed is None or not listed.data:
+        raise InputError("is missing although the algorithm is MIXED_PRECISION", field=body.name("quantized_layers"))
+    overrides = []
+    bits: dict[str, float] = {}
+    activations: set[int] = set()
+    for module in listed.data:
+        entry = listed.child(module)
+        if entry is None:
+            raise InputError("must be an object", field=listed.name(module))
+        reading = _algorithm(entry, entry.text("quant_algo").upper())
+        bits[reading.precision] = reading.weight_bits + reading.scale_bits_per_weight
+        activations.add(reading.activation_bits)
+        overrides.append((module, reading.precision))
+    if base.precision == "bf16":
+        main = max(bits, key=lambda name: sum(1 for _, precision in overrides if precision == name))
+        weight_bits = float(int(bits[main]))
+        base = replace(
+            base,
+            precision=main,
+            weight_bits=weight_bits,
+            scale_bits_per_weight=bits[main] - weight_bits,
+            activation_bits=max(activations),
+        )
+        return Scheme(replace(base, per_role_bits=tuple(bits.items())), tuple(overrides), listed_only=True)
+    own = base.weight_bits + base.scale_bits_per_weight
+    return Scheme(replace(base, per_role_bits=((base.precision, own), *bits.items())), tuple(overrides))
+
+
+_METHODS = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "awq": _int4("awq"),
+    "gptq": _int4("gptq"),
+    "mxfp4": _mxfp4,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "modelopt_mixed": _modelopt,
+}
+
+
+def _as_pattern(target: str) -> str:
+    return target
+
+
+class ModuleMatcher:
+    """Decides whether a module is named by a list of names, wildcards and ``re:`` expressions.
+
+    A plain name stands for that module and everything under it, wherever it is nested ("model." or
+    "model.language_model." in front does not matter).
+    """
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.names = {_tail(pattern) for pattern in patterns if not _special(pattern)}
+        self.expressions = [_compiled(pattern) for pattern in patterns if _special(pattern)]
+
+    def matches(self, module: str) -> bool:
+        """Whether ``module`` (a full name as in the checkpoint) is covered."""
+        tail = _tail(module)
+        parts = tail.split(".")
+        if any(".".join(parts[:stop]) in self.names for stop in range(1, len(parts) + 1)):
+            return True
+        if any(part in self.names for part in parts):
+            return True
+        return any(expression.search(name) for expression in self.expressions for name in (module, tail))
+
+
+def _special(pattern: str) -> bool:
+    return pattern.startswith("re:") or any(char in pattern for char in "*?[")
+
+
+def _tail(module: str) -> str:
+    """``module`` from "layers." on, without the wrapper prefixes that differ between exporters."""
+    for prefix in ("model.language_model.", "language_model.model.", "language_model.", "backbone.", "model."):
+        if module.startswith(prefix):
+            return module[len(prefix) :]
+    return module
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    if pattern.startswith("re:"):
+        if len(pattern) > 300:
+            raise InputError("a pattern is longer than 300 characters", field="quantization_config.ignore")
+        try:
+            return re.compile(pattern[3:])
+        except re.error as error:
+            raise InputError(f"is no regular expression: {error}", field="quantization_config.ignore") from None
+    return re.compile(fnmatch.translate(_tail(pattern)).replace(r"\Z", r"(\..*)?\Z"))
+
+
+class Marker:
+    """Applies a scheme to linears: which are quantised, and at which precision."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+        self.active = scheme.quantization.method != "none"
+        self.ignored = ModuleMatcher(scheme.quantization.ignored)
+        self.by_precision: dict[str, ModuleMatcher] = {}
+        for precision in {precision for _, precision in scheme.overrides}:
+            names = tuple(name for name, found in scheme.overrides if found == precision)
+            self.by_precision[precision] = ModuleMatcher(names)
+
+    def layer(self, layer: Layer, path: str) -> Layer:
+        """``layer`` with its linears marked; ``path`` is its full name in the checkpoint."""
+        if not self.active:
+            return layer
+        return replace(layer, linears=tuple(self.linear(linear, path) for linear in layer.linears))
+
+    def linear(self, linear: Linear, path: str = "") -> Linear:
+        """``linear`` marked as quantised or left in the model's dtype."""
+        if not self.active or linear.role not in QUANTISABLE:
+            return linear
+        names = [f"{path}.{part}" if path else part for part in linear.module.split("|")]
+        for precision, matcher in self.by_precision.items():
+            if any(matcher.matches(name) for name in names):
+                other = "" if precision == self.scheme.quantization.precision else precision
+                return replace(linear, quantised=True, precision=other)
+        if self.scheme.listed_only or any(self.ignored.matches(name) for name in names):
+            return linear
+        return replace(linear, quantised=True)

@@ -70,6 +70,7 @@ class ProbeLoad:
     warmup_requests: int = 0
     seed: int = 0
     timeout_s: float = 1800.0
+    endpoint: str = "completions"  # completions | chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,15 @@ class StopCommand:
 @dataclass(frozen=True, slots=True)
 class DiscoverCommand:
     """Say what is in this host."""
+
+    job_id: str
+    attempt: int
+    node_slug: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptCommand:
+    """Take up again what an earlier worker left, and report every deployment of this node."""
 
     job_id: str
     attempt: int
@@ -150,6 +160,7 @@ class ProbeMetrics:
     achieved_concurrency: float
     mean_input_tokens: float
     mean_output_tokens: float
+    itl_kind: str = "tokens"  # "chunks" where the engine sends several tokens in one chunk
     prefix_hit: float | None = None
     preemptions: int | None = None
     mean_power_w: float | None = None
@@ -174,11 +185,26 @@ class DiscoveredGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoveredHost:
+    """The machine itself. ``engines`` maps an engine's name to the version installed on this node, "" when unknown."""
+
+    hostname: str
+    cpu_model: str
+    cpu_cores: int
+    memory_total_mib: int
+    memory_available_mib: int
+    engines: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One message from a worker. ``kind`` decides which payload is set; ``phase`` is free text for people.
 
     ``state``: started | progress | log | ready | probed | stopped | discovered | failed | heartbeat. ``failed``
     carries ``reason`` (what happened) and ``remedy`` (what to do). ``sequence`` rises by one per job attempt.
+    ``deployment_id`` and ``probe_id`` name what it is about, empty for the node itself; a heartbeat of the node has
+    no job.
     """
 
     job_id: str
@@ -199,6 +225,9 @@ class Observation:
     startup: StartupFacts | None = None
     metrics: ProbeMetrics | None = None
     gpus: tuple[DiscoveredGpu, ...] = ()
+    deployment_id: str = ""
+    probe_id: str = ""
+    host: DiscoveredHost | None = None
 
 
 def broker_settings(url: str, data_dir: str) -> dict:

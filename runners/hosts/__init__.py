@@ -1,0 +1,1 @@
+"""Where engines run: the local host for now."""

@@ -1,0 +1,106 @@
+"""A chart as the pages show it: a Plotly figure, and the same data as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from controlplane.dashboard import palette
+
+FONT = '-apple-system, "Segoe UI", Inter, Roboto, "Noto Sans", "Helvetica Neue", "Liberation Sans", Arial, sans-serif'
+
+_AXIS = {
+    "gridcolor": palette.GRID,
+    "linecolor": palette.AXIS,
+    "zerolinecolor": palette.AXIS,
+    "zerolinewidth": 1,
+    "tickcolor": palette.AXIS,
+    "tickfont": {"color": palette.TEXT_2, "size": 12},
+    "title": {"font": {"color": palette.TEXT_2, "size": 12}, "standoff": 8},
+    "automargin": True,
+    "separatethousands": True,
+    "showline": False,
+}
+
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": FONT, "size": 12, "color": palette.TEXT_2},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "colorway": list(palette.CATEGORIES),
+        "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
+        "showlegend": False,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"color": palette.TEXT_2}},
+        "hoverlabel": {
+            "bgcolor": palette.SURFACE,
+            "bordercolor": palette.AXIS,
+            "font": {"family": FONT, "size": 12, "color": palette.TEXT},
+            "align": "left",
+        },
+        "hovermode": "closest",
+        "dragmode": False,
+        "xaxis": {**_AXIS, "showgrid": False},
+        "yaxis": {**_AXIS, "showgrid": True},
+        "bargap": 0.28,
+        "separators": ".,",
+    }
+)
+"""The one look of every figure."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a chart's table. ``numeric`` aligns right and shows ``unit`` in the header."""
+
+    name: str
+    unit: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A titled figure with its data. ``size`` short | normal | tall; ``note`` says what to read from it."""
+
+    ident: str
+    title: str
+    figure: go.Figure
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+    size: str = ""
+
+    @property
+    def payload(self) -> str:
+        """The figure as JSON that is safe inside a script element, with the colours of the dark theme."""
+        text = json.dumps({"figure": json.loads(self.figure.to_json()), "dark": palette.DARK}, separators=(",", ":"))
+        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def layout(**changes: Any) -> dict[str, Any]:
+    """Layout of a figure: the template and what differs from it."""
+    return {"template": TEMPLATE, **changes}
+
+
+def axis(title: str, unit: str = "", **changes: Any) -> dict[str, Any]:
+    """An axis whose title carries the unit."""
+    return {"title": {"text": f"{title} ({unit})" if unit else title}, **changes}
+
+
+def make(
+    ident: str,
+    title: str,
+    traces: Sequence[Any],
+    figure_layout: dict[str, Any],
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    *,
+    note: str = "",
+    size: str = "",
+) -> Chart:
+    """Build a chart; Plotly checks every attribute and raises ValueError for an unknown one."""
+    figure = go.Figure(data=list(traces), layout=layout(**figure_layout))
+    return Chart(ident, title, figure, tuple(columns), tuple(tuple(row) for row in rows), note=note, size=size)

@@ -1,0 +1,130 @@
+"""Numbers and times as people read them: three significant figures, a unit, and the exact value for hovering."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+Number = int | float | Decimal
+
+ENGINE_LABELS = {
+    "vllm": "vLLM",
+    "vllm_cpu": "vLLM (CPU)",
+    "tensorrt_llm": "TensorRT-LLM",
+    "emulated": "Emulated engine",
+    "hybrid": "Both engines",
+}
+EVIDENCE_LABELS = {
+    "measured": "Measured",
+    "calibrated": "Calibrated",
+    "silicon": "Silicon",
+    "extrapolated": "Extrapolated",
+    "roofline": "Roofline",
+    "emulated": "Emulated",
+}
+EVIDENCE_MEANING = {
+    "measured": "Read from a probe of the running engine, or from the engine's own log.",
+    "calibrated": "A prediction corrected by factors fitted from probes of this engine, GPU and model.",
+    "silicon": "Composed of operator times measured on this GPU, inside the measured range.",
+    "extrapolated": "Composed of measured operator times, some of them outside the measured range.",
+    "roofline": "Computed from the GPU's peak rates and bandwidth; no measurement of this combination.",
+    "emulated": "Made by the emulated engine. It says nothing about hardware and calibrates nothing.",
+}
+
+
+def as_float(value: Any) -> float | None:
+    """``value`` as a finite float; None for None, empty text and anything that is no number."""
+    if value is None or isinstance(value, bool) or value == "":
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def sig(value: Any, figures: int = 3) -> str:
+    """At most ``figures`` significant figures, thousands separated, no exponent: 5355.2 -> 5,360; 0.4137 -> 0.414."""
+    number = as_float(value)
+    if number is None:
+        return "–"
+    if number == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(number)))
+    rounded = round(number, figures - 1 - magnitude)
+    decimals = max(0, figures - 1 - math.floor(math.log10(abs(rounded))))
+    text = f"{rounded:,.{decimals}f}"
+    if "." in text and float(rounded).is_integer():
+        text = text.split(".")[0]
+    return text.replace("-", "−")
+
+
+def exact(value: Any) -> str:
+    """The value in full, thousands separated, up to six decimals."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    number = as_float(value)
+    if number is None:
+        return "no data"
+    return f"{number:,.6f}".rstrip("0").rstrip(".")
+
+
+def money(value: Any, figures: int = 3, currency: str = "USD") -> str:
+    """An amount: $0.414, $1,230, −$12."""
+    number = as_float(value)
+    if number is None:
+        return "–"
+    sign = "−" if number < 0 else ""
+    symbol = {"USD": "$", "EUR": "€", "GBP": "£"}.get(currency, f"{currency} ")
+    body = sig(abs(number), figures)
+    if "." in body and len(body.split(".")[1]) == 1 and abs(number) < 1000:
+        body += "0"
+    return f"{sign}{symbol}{body}"
+
+
+def percent(share: Any, figures: int = 2) -> str:
+    """A share as a percentage: 0.143 -> 14 %."""
+    number = as_float(share)
+    return "–" if number is None else f"{sig(number * 100, figures)} %"
+
+
+def duration(seconds: Any) -> str:
+    """A length of time: 850 ms, 12.3 s, 4 min 10 s, 3 h 20 min, 2 d 4 h."""
+    number = as_float(seconds)
+    if number is None:
+        return "–"
+    if number < 1:
+        return f"{sig(number * 1000)} ms"
+    if number < 60:
+        return f"{sig(number)} s"
+    whole = round(number)
+    for size, unit, below, rest_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            first, rest = divmod(whole, size)
+            rest //= below
+            return f"{first:,} {unit}" + (f" {rest} {rest_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def ago(moment: dt.datetime | None, now: dt.datetime) -> str:
+    """How long before ``now``: "12 s ago", "3 h 20 min ago"; "never" for None."""
+    if moment is None:
+        return "never"
+    seconds = (now - moment).total_seconds()
+    return "just now" if seconds < 2 else f"{duration(max(1, int(seconds)))} ago"
+
+
+def engine_label(engine: str | None) -> str:
+    """The engine's name as its makers write it."""
+    return ENGINE_LABELS.get(engine or "", engine or "None")
+
+
+def parallelism(settings: dict[str, Any] | None) -> str:
+    """ "TP 4", "TP 2 · PP 2 · EP 8": only what differs from one, TP always."""
+    if not settings:
+        return "–"
+    parts = [f"TP {settings.get('tp', 1)}"]
+    parts += [f"{key.upper()} {settings[key]}" for key in ("pp", "ep", "dp") if (settings.get(key) or 1) > 1]
+    return " · ".join(parts)

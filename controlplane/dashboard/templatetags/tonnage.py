@@ -1,0 +1,264 @@
+"""Template tags: numbers with unit and hover, intervals, evidence marks, states, bars, icons."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from controlplane.dashboard import fmt, icons
+
+register = template.Library()
+_ids = itertools.count(1)
+
+STATES = {
+    "ok": "ok", "ready": "ok", "succeeded": "ok", "approved": "ok", "active": "ok", "within": "ok", "met": "ok",
+    "optimal": "ok", "queued": "waiting", "pending": "waiting", "draft": "waiting", "planned": "waiting",
+    "running": "busy", "computing": "busy", "launching": "busy", "loading": "busy", "stopping": "busy",
+    "failed": "failed", "infeasible": "failed", "missed": "failed", "missing": "failed",
+    "outside": "attention", "maintenance": "attention", "unsupported": "attention", "feasible": "attention",
+    "greedy": "attention", "attention": "attention", "differs": "attention", "no_data": "attention",
+}  # fmt: skip
+STATE_WORDS = {
+    "no_data": "no data",
+    "no_prediction": "no prediction",
+    "within": "within the band",
+    "outside": "outside the band",
+    "feasible": "feasible, time ran out",
+}
+INTERVAL_KEYS = ("value", "low", "high")
+
+
+def _number(text: str, unit: str, title: str) -> SafeString:
+    suffix = format_html('<span class="u">{}</span>', unit) if unit else ""
+    return format_html('<span class="n" title="{}">{}{}</span>', title, text, suffix)
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """An inline icon by name."""
+    return mark_safe(icons.icon(name))  # noqa: S308 - constant markup
+
+
+@register.simple_tag
+def logo() -> SafeString:
+    """The product's mark."""
+    return mark_safe(icons.LOGO)  # noqa: S308 - constant markup
+
+
+@register.simple_tag
+def num(value: Any, unit: str = "", figures: int = 3) -> SafeString:
+    """A number of at most ``figures`` significant figures; the exact value on hover."""
+    if fmt.as_float(value) is None:
+        return format_html('<span class="n muted" title="no data">–</span>')
+    title = f"{fmt.exact(value)} {unit}".strip()
+    return _number(fmt.sig(value, figures), unit, title)
+
+
+@register.simple_tag
+def whole(value: Any, unit: str = "") -> SafeString:
+    """A count, in full."""
+    number = fmt.as_float(value)
+    if number is None:
+        return format_html('<span class="n muted" title="no data">–</span>')
+    return _number(f"{round(number):,}", unit, f"{fmt.exact(value)} {unit}".strip())
+
+
+@register.simple_tag
+def usd(value: Any, unit: str = "", figures: int = 3) -> SafeString:
+    """An amount in USD; the exact amount on hover."""
+    if fmt.as_float(value) is None:
+        return format_html('<span class="n muted" title="no data">–</span>')
+    return _number(fmt.money(value, figures), unit, f"${fmt.exact(value)} {unit}".strip())
+
+
+@register.simple_tag
+def share(value: Any, figures: int = 2) -> SafeString:
+    """A share as a percentage."""
+    if fmt.as_float(value) is None:
+        return format_html('<span class="n muted" title="no data">–</span>')
+    return _number(fmt.percent(value, figures), "", f"{fmt.exact(float(value) * 100)} %")
+
+
+def _bounds(interval: Any) -> tuple[Any, Any, Any]:
+    if interval is None:
+        return None, None, None
+    if isinstance(interval, Mapping):
+        low, high = interval.get("low"), interval.get("high")
+        return interval.get("value"), low, high
+    return tuple(getattr(interval, key) for key in INTERVAL_KEYS)  # type: ignore[return-value]
+
+
+@register.simple_tag
+def ival(interval: Any, unit: str = "", kind: str = "") -> SafeString:
+    """A prediction with its 80 % band: 18.8 (17.9–20.1) ms. ``kind`` usd or share changes the format."""
+    value, low, high = _bounds(interval)
+    if fmt.as_float(value) is None:
+        return format_html('<span class="n muted" title="no data">–</span>')
+    show = {"usd": fmt.money, "share": fmt.percent}.get(kind, fmt.sig)
+    title = f"{fmt.exact(value)} {unit}".strip()
+    head = _number(show(value), unit, title)
+    if fmt.as_float(low) is None or fmt.as_float(high) is None:
+        return head
+    band_title = f"80 % band: {fmt.exact(low)} to {fmt.exact(high)} {unit}".strip()
+    low_text, high_text = show(low), show(high)
+    if kind == "share":
+        low_text = low_text.removesuffix(" %")
+    return format_html('{} <span class="band" title="{}">({}–{})</span>', head, band_title, low_text, high_text)
+
+
+@register.simple_tag
+def evidence(kind: str | None, arithmetic: Any = "", label: bool = False) -> SafeString:
+    """The mark of an evidence; pressed, it opens what the number was made of (``arithmetic``: text or (name, text) pairs)."""
+    if not kind or kind not in fmt.EVIDENCE_LABELS:
+        return SafeString("")
+    mark = mark_safe(icons.evidence_mark(kind))  # noqa: S308 - constant markup
+    word, ident = fmt.EVIDENCE_LABELS[kind], f"ev{next(_ids)}"
+    if isinstance(arithmetic, (list, tuple)):
+        rows = "".join(format_html("<dt>{}</dt><dd>{}</dd>", name, text) for name, text in arithmetic)
+        body = format_html('<dl class="facts ends">{}</dl>', mark_safe(rows))  # noqa: S308 - escaped above
+    else:
+        body = format_html("<p>{}</p>", arithmetic) if arithmetic else SafeString("")
+    return format_html(
+        '<button type="button" class="ev" popovertarget="{}" aria-label="{}: how this number is known" title="{}">{}</button>'
+        '{}<span class="popover" id="{}" popover><b>{}</b><br>{}{}</span>',
+        ident,
+        word,
+        word,
+        mark,
+        format_html(' <span class="second">{}</span>', word.lower()) if label else "",
+        ident,
+        word,
+        fmt.EVIDENCE_MEANING[kind],
+        body,
+    )
+
+
+@register.simple_tag
+def state(name: str | None, word: str = "") -> SafeString:
+    """A state as icon, word and colour."""
+    key = (name or "").lower()
+    look = STATES.get(key, "idle")
+    text = word or STATE_WORDS.get(key) or key.replace("_", " ") or "unknown"
+    return format_html(
+        '<span class="state {}">{}{}</span>',
+        look,
+        mark_safe(icons.icon(look)),  # noqa: S308 - constant markup
+        text[:1].upper() + text[1:],
+    )
+
+
+@register.simple_tag
+def engine(name: str | None) -> SafeString:
+    """An engine's name beside its colour."""
+    if not name:
+        return format_html('<span class="muted">none</span>')
+    css = {"vllm_cpu": "vllm"}.get(name, name)
+    return format_html('<span class="engine {}">{}</span>', css, fmt.engine_label(name))
+
+
+@register.simple_tag
+def emulated_mark() -> SafeString:
+    """The hatched mark of everything that an emulated engine yielded."""
+    return format_html('<span class="emulated-mark" title="{}">emulated</span>', fmt.EVIDENCE_MEANING["emulated"])
+
+
+@register.simple_tag
+def bar(segments: Any, total: Any, slim: bool = False) -> SafeString:
+    """A stacked bar from (css class, value, title) against ``total``."""
+    whole_value = fmt.as_float(total) or 0.0
+    x, rects = 0.0, []
+    for css, value, title in segments:
+        width = 100 * max(0.0, fmt.as_float(value) or 0.0) / whole_value if whole_value > 0 else 0.0
+        if width <= 0:
+            continue
+        rects.append(
+            format_html(
+                '<rect class="{}" x="{}%" width="{}%" height="100%"><title>{}</title></rect>',
+                css,
+                f"{x:.3f}",
+                f"{width:.3f}",
+                title,
+            )  # fmt: skip
+        )
+        x += width
+    body = mark_safe("".join(rects))  # noqa: S308 - escaped above
+    label = ", ".join(str(title) for _, value, title in segments if (fmt.as_float(value) or 0) > 0)
+    return format_html('<svg class="bar{}" role="img" aria-label="{}">{}</svg>', " slim" if slim else "", label, body)
+
+
+@register.simple_tag
+def whisker(interval: Any, low: Any, high: Any) -> SafeString:
+    """A dot and whisker of ``interval`` on the axis from ``low`` to ``high``."""
+    value, a, b = (fmt.as_float(part) for part in _bounds(interval))
+    start, end = fmt.as_float(low), fmt.as_float(high)
+    if value is None or start is None or end is None or end <= start:
+        return SafeString("")
+
+    def at(v: float) -> str:
+        return f"{4 + 64 * min(1.0, max(0.0, (v - start) / (end - start))):.1f}"
+
+    return format_html(
+        '<svg class="whisker" viewBox="0 0 72 12" aria-hidden="true"><path class="axis" d="M4 6h64"/>'
+        '<path class="range" d="M{} 6H{}"/><circle class="dot" cx="{}" cy="6" r="3"/></svg>',
+        at(a if a is not None else value), at(b if b is not None else value), at(value),
+    )  # fmt: skip
+
+
+@register.filter
+def sig(value: Any, figures: int = 3) -> str:
+    """Plain text, three significant figures."""
+    return fmt.sig(value, figures)
+
+
+@register.filter
+def money(value: Any) -> str:
+    """Plain text amount."""
+    return fmt.money(value)
+
+
+@register.filter
+def duration(value: Any) -> str:
+    """Seconds (or a timedelta) as a length of time."""
+    return fmt.duration(value.total_seconds() if isinstance(value, dt.timedelta) else value)
+
+
+@register.simple_tag
+def when(moment: dt.datetime | None) -> SafeString:
+    """How long ago, with the moment on hover."""
+    if moment is None:
+        return format_html('<span class="muted">never</span>')
+    iso = moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_html(
+        '<time class="n" datetime="{}" title="{}">{}</time>', moment.isoformat(), iso, fmt.ago(moment, timezone.now())
+    )
+
+
+@register.filter
+def engine_label(value: Any) -> str:
+    """Plain text name of an engine."""
+    return fmt.engine_label(value)
+
+
+@register.filter
+def item(mapping: Any, key: Any) -> Any:
+    """``mapping[key]``, None when it is not there."""
+    return mapping.get(key) if isinstance(mapping, Mapping) else None
+
+
+@register.simple_tag(takes_context=True)
+def query(context: Any, **changes: Any) -> str:
+    """The current query string with ``changes`` applied; an empty value drops the key."""
+    params = context["request"].GET.copy()
+    for key, value in changes.items():
+        if value in (None, ""):
+            params.pop(key, None)
+        else:
+            params[key] = value
+    return conditional_escape(f"?{params.urlencode()}")

@@ -20,13 +20,9 @@ app.conf.update(
     task_default_queue=CONTROL_QUEUE,
     task_queues=[Queue(CONTROL_QUEUE, routing_key=CONTROL_QUEUE)],
     task_create_missing_queues=True,
-    task_ignore_result=True,
-    task_serializer="json",
-    accept_content=["json"],
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
-    worker_send_task_events=False,
     enable_utc=True,
     timezone="UTC",
 )

@@ -228,26 +228,3 @@ class Observation:
     deployment_id: str = ""
     probe_id: str = ""
     host: DiscoveredHost | None = None
-
-
-def broker_settings(url: str, data_dir: str) -> dict:
-    """Celery settings of the broker that control plane and node workers share.
-
-    ``url`` redis://, amqp:// or empty for the embedded broker, whose messages are files below ``data_dir``/broker.
-    """
-    if url and not url.startswith("filesystem"):
-        return {"broker_url": url, "broker_connection_retry_on_startup": True}
-    folder = f"{data_dir}/broker"
-    return {
-        "broker_url": "filesystem://",
-        "broker_connection_retry_on_startup": True,
-        "broker_transport_options": {
-            # One folder for both directions: every process both sends and receives.
-            "data_folder_in": f"{folder}/messages",
-            "data_folder_out": f"{folder}/messages",
-            "processed_folder": f"{folder}/processed",
-            "control_folder": f"{folder}/control",
-            "store_processed": False,
-            "polling_interval": 0.1,
-        },
-    }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from planner.economics.operations import OperationsCosts
 from planner.economics.types import CostBreakdown, EnergyPrice, GpuHourPrice
 from planner.engines.types import ResolvedSettings
 from planner.evidence import Evidence, Interval
@@ -80,6 +81,35 @@ class CalibrationFactor:
 
 
 @dataclass(frozen=True, slots=True)
+class PurchaseOption:
+    """A kind of node that may be bought: ``node`` is the pattern (its name is the prefix of new nodes)."""
+
+    node: PlanNode
+    max_count: int | None = None
+    power_kw: float | None = None  # provisioned, for ``PurchaseLimits.power_kw``
+    rack_units: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PurchaseLimits:
+    """What a purchase must stay within; None: no limit."""
+
+    usd_per_hour: Decimal | None = None
+    power_kw: float | None = None
+    rack_units: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiPrice:
+    """What an API charges for a comparable model, for the break-even of one workload."""
+
+    workload: str
+    usd_per_mtok_input: Decimal
+    usd_per_mtok_output: Decimal
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
     """A scenario, ready to compute."""
 
@@ -92,6 +122,10 @@ class PlanRequest:
     current: tuple[Placement, ...] = ()  # what runs today, for the fewest moves
     time_limit_s: float = 30.0
     seed: int = 0
+    purchase_options: tuple[PurchaseOption, ...] = ()  # empty in a purchase mode: more of the node kinds in ``nodes``
+    limits: PurchaseLimits | None = None
+    operations: OperationsCosts = OperationsCosts()
+    api_prices: tuple[ApiPrice, ...] = ()  # for the break-even
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +154,9 @@ class Candidate:
     cost: CostBreakdown | None = None
     evidence: Evidence = Evidence.ROOFLINE
     max_nvlink_domain_needed: int = 1
+    replica_share: float = 0.0  # share of the workload's demand that one replica carries within the SLO
+    replica_extra_usd_per_hour: Decimal = Decimal(0)  # operations and electricity of one replica, beyond the GPU price
+    watts_per_gpu: float | None = None  # None: nothing measured covers this GPU
 
     @property
     def gpus(self) -> int:
@@ -188,6 +225,28 @@ class StrandedReport:
     stranded_gpus: float  # expected free GPUs that the mix cannot take
     by_node: dict[str, float] = field(default_factory=dict)
     largest_free_block: int = 0
+    free_by_shape: dict[str, int] = field(default_factory=dict)  # largest usable shape in GPUs -> free GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a simpler way of placing would have cost: best-fit, first-fit-decreasing, one engine only."""
+
+    name: str
+    usd_per_hour: Decimal
+    unplaced_replicas: int
+    served_share: float  # mean over the workloads of the share of demand served, 0..1
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOfThumb:
+    """A claim of the field, held against this fleet and these workloads."""
+
+    id: str
+    claim: str
+    verdict: Literal["confirmed", "refuted", "mixed", "not_testable"]
+    sentence: str  # with the numbers
+    cases: tuple[tuple[str, float], ...] = ()  # what was compared, and the figure found
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +270,7 @@ class PlanResult:
     stranded_after: StrandedReport
     moves: int = 0
     notes: tuple[str, ...] = ()
+    purchased_nodes: tuple[PlanNode, ...] = ()  # nodes that the plan buys; placements may name them
+    baselines: tuple[Baseline, ...] = ()
+    rules: tuple[RuleOfThumb, ...] = ()
+    router_config: str = ""  # LiteLLM proxy config.yaml that spreads the workloads over the planned endpoints

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.env import Env
-from runners.broker import FILESYSTEM_SCHEME, broker_settings
+from controlplane.env import Env, EnvError
+from runners.broker import broker_settings
 
 
 def celery_settings(env: Env) -> dict[str, Any]:
-    """Celery's settings of the broker that control plane and node workers share.
+    """Celery's broker settings; the embedded broker keeps its messages in the data directory.
 
-    Raises OSError when the embedded broker's directory cannot be written.
+    Raises EnvError when that directory cannot be written.
     """
-    return broker_settings(env.broker_url or f"{FILESYSTEM_SCHEME}://", env.data_dir)
+    try:
+        return broker_settings(env.broker_url or "filesystem://", env.data_dir)
+    except OSError as error:
+        raise EnvError(
+            f"The data directory {env.data_dir} cannot be used: {error.strerror}. "
+            "Make it writable, or set TONNAGE_DATA_DIR to a directory that is."
+        ) from error

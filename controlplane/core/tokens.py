@@ -1,0 +1,108 @@
+"""API tokens: made, checked, revoked. The token is ``tng_<prefix>_<secret>``; only its SHA-256 is stored."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import ipaddress
+import secrets
+
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.core import access
+from controlplane.core.access import Actor
+from controlplane.core.models import ApiToken, ChangeLog, Role, User
+from controlplane.core.services import log_change, save_record
+
+SCHEME = "tng"
+_USE_NOTED_EVERY = dt.timedelta(minutes=1)
+
+
+class TokenError(Exception):
+    """The token cannot be used; the sentence says why, without telling strangers anything."""
+
+
+def create_token(
+    *,
+    actor: Actor,
+    user: User,
+    name: str,
+    expires_at: dt.datetime | None = None,
+    networks: tuple[str, ...] = (),
+    read_only: bool = False,
+) -> tuple[ApiToken, str]:
+    """Make a token for ``user``; returns the row and the token itself, which is shown this once.
+
+    Raises ValidationError (name taken, expiry in the past, malformed network), PermissionDenied.
+    """
+    if actor is not None and actor.pk != user.pk:
+        access.require(actor, Role.ADMIN)
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ValidationError({"expires_at": "The expiry lies in the past; choose a later one, or none."})
+    prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    token = f"{SCHEME}_{prefix}_{secret}"
+    row = ApiToken(
+        user=user,
+        name=name,
+        prefix=prefix,
+        digest=_digest(token),
+        expires_at=expires_at,
+        networks=[_network(text) for text in networks],
+        read_only=read_only,
+    )
+    return save_record(row, actor=actor), token
+
+
+def check_token(token: str, *, address: str | None) -> ApiToken:
+    """The row of a valid token, used from ``address``; raises TokenError otherwise."""
+    parts = token.split("_", 2)
+    row = None
+    if len(parts) == 3 and parts[0] == SCHEME:
+        row = ApiToken.objects.select_related("user").filter(prefix=parts[1]).first()
+    if row is None or not secrets.compare_digest(row.digest, _digest(token)):
+        raise TokenError("The token is unknown.")
+    now = timezone.now()
+    if row.revoked_at is not None:
+        raise TokenError(f"The token was revoked on {row.revoked_at:%Y-%m-%d}; make a new one.")
+    if row.expires_at is not None and row.expires_at <= now:
+        raise TokenError(f"The token expired on {row.expires_at:%Y-%m-%d}; make a new one.")
+    if not row.user.is_active:
+        raise TokenError("The token's user is disabled.")
+    if row.networks and not _within(address, row.networks):
+        raise TokenError(f"The token may not be used from {address or 'an unknown address'}.")
+    if row.last_used_at is None or now - row.last_used_at > _USE_NOTED_EVERY:
+        ApiToken.objects.filter(pk=row.pk).update(last_used_at=now)
+    return row
+
+
+def revoke_token(*, actor: Actor, token: ApiToken) -> ApiToken:
+    """End a token at once; it stays listed. A user may revoke their own, an administrator any."""
+    if actor is not None and actor.pk != token.user_id and not access.has_role(actor, Role.ADMIN):
+        raise PermissionDenied("Only its owner or an administrator can revoke a token.")
+    with transaction.atomic():
+        changed = ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now())
+        token.refresh_from_db()
+        if changed:
+            log_change(token, ChangeLog.Action.ACT, actor=actor, after={"revoked_at": str(token.revoked_at)})
+    return token
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text.strip(), strict=False))
+    except ValueError:
+        raise ValidationError({"networks": f"{text!r} is not a network; write it like 10.0.0.0/8."}) from None
+
+
+def _within(address: str | None, networks: list[str]) -> bool:
+    try:
+        source = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    return any(source in ipaddress.ip_network(network) for network in networks)

@@ -63,6 +63,8 @@ class EngineSettings:
 class ResolvedSettings:
     """Settings with every default filled in as the engine would, and where each came from.
 
+    ``precision`` is the format that the big matrices are stored in (bf16, fp16, fp32, fp8, fp8_block, int8, int4, fp4,
+    mxfp4); with ``weight_only`` the multiplication itself runs in 16 bits.
     ``origin`` maps a field name to "user" or to a sentence such as "vLLM 0.24.0 default for GPUs of 70 GiB or more".
     """
 
@@ -72,9 +74,9 @@ class ResolvedSettings:
     pp: int
     ep: int
     dp: int
-    precision: str  # of the GEMMs that are actually run: bf16, fp16, fp32, fp8, fp8_block, int8, int4, fp4, mxfp4
-    weight_only: bool  # weights are stored narrower than the GEMM computes
-    kv_cache_dtype: str  # bf16 | fp16 | fp8 | fp4
+    precision: str
+    weight_only: bool
+    kv_cache_dtype: str  # bf16 | fp16 | fp32 | fp8 | fp4
     max_model_len: int
     gpu_memory_utilization: float | None
     free_gpu_memory_fraction: float | None

@@ -1,0 +1,73 @@
+"""How TensorRT-LLM fills in what a user leaves open, by version, GPU and model.
+
+Read from ``llmapi/llm_args.py`` and ``commands/serve.py`` of the 1.x line.
+"""
+
+from __future__ import annotations
+
+from planner.catalog.types import GpuSpec
+from planner.engines import gpu_traits as gt
+from planner.engines import model_traits as mt
+from planner.engines.precision import kv_cache_precision, run_precision
+from planner.engines.types import EngineSettings, ResolvedSettings
+from planner.engines.vllm import USER, carried_over, pick_length
+from planner.models.spec import ModelSpec
+
+DEFAULT_MAX_BATCH_SIZE = 2048
+DEFAULT_MAX_NUM_TOKENS = 8192
+DEFAULT_FREE_FRACTION = 0.9
+DEFAULT_GRAPH_MAX_BATCH = 128
+
+
+def graph_sizes(max_batch: int) -> tuple[int, ...]:
+    """Decode batch sizes captured when ``cuda_graph_config`` is left alone: no padding, up to 128."""
+    ceiling = min(DEFAULT_GRAPH_MAX_BATCH, max_batch)
+    return tuple(size for size in (*range(1, 33), 64, 128) if size <= ceiling)
+
+
+def resolve(
+    settings: EngineSettings, model: ModelSpec, gpu: GpuSpec, version: str, expected_len: int | None
+) -> ResolvedSettings:
+    """Fill in TensorRT-LLM's defaults; see ``planner.engines.resolve``."""
+    default = f"TensorRT-LLM {version} default"
+    origin: dict[str, str] = {}
+
+    def pick(name: str, fallback: object) -> object:
+        given = getattr(settings, name)
+        origin[name] = USER if given is not None else default
+        return fallback if given is None else given
+
+    max_model_len = pick_length(settings, model, expected_len, origin)
+    max_batch = int(str(pick("max_num_seqs", DEFAULT_MAX_BATCH_SIZE)))
+    max_tokens = int(str(pick("max_num_batched_tokens", DEFAULT_MAX_NUM_TOKENS)))
+    fraction = float(str(pick("free_gpu_memory_fraction", DEFAULT_FREE_FRACTION)))
+    if settings.block_tokens is not None:
+        block, origin["block_tokens"] = settings.block_tokens, USER
+    elif mt.is_mla(model) and gt.is_sm90(gpu):
+        block, origin["block_tokens"] = 64, "FlashMLA on Hopper"
+    else:
+        block, origin["block_tokens"] = 32, default
+    precision, weight_only = run_precision(settings, model, gpu)
+    kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
+    origin["async_scheduling"] = f"{default}: overlap scheduler on"
+    sizes = () if settings.enforce_eager else graph_sizes(max_batch)
+    origin["cuda_graph_sizes"] = default if sizes else "no CUDA graphs"
+    return ResolvedSettings(
+        version=version,
+        precision=precision,
+        weight_only=weight_only,
+        kv_cache_dtype=kv_dtype,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=None,
+        free_gpu_memory_fraction=fraction,
+        max_num_seqs=max_batch,
+        max_num_batched_tokens=max_tokens,
+        enable_chunked_prefill=bool(pick("enable_chunked_prefill", False)),
+        enable_prefix_caching=bool(pick("enable_prefix_caching", True)),
+        block_tokens=block,
+        async_scheduling=True,
+        cuda_graph_sizes=sizes,
+        capacity_policy=str(pick("capacity_policy", "GUARANTEED_NO_EVICT")),
+        origin=origin,
+        **carried_over(settings),
+    )

@@ -1,1 +1,41 @@
-"""GPUs, node types, prices and models that ship with Tonnage, each fact with its source."""
+"""Facts with a source each: GPUs, node types, prices, models, traces."""
+
+from planner.catalog.gpus import get_gpu, get_node_type, list_gpus, list_node_types
+from planner.catalog.models import (
+    ModelSource,
+    PublishedParams,
+    get_model,
+    list_models,
+    model_source,
+    published_params,
+)
+from planner.catalog.prices import default_price, price_facts
+from planner.catalog.traces import (
+    RateProfile,
+    TraceData,
+    get_rate_profile,
+    get_trace,
+    list_rate_profiles,
+    list_traces,
+)
+
+__all__ = [
+    "ModelSource",
+    "PublishedParams",
+    "RateProfile",
+    "TraceData",
+    "default_price",
+    "get_gpu",
+    "get_model",
+    "get_node_type",
+    "get_rate_profile",
+    "get_trace",
+    "list_gpus",
+    "list_models",
+    "list_node_types",
+    "list_rate_profiles",
+    "list_traces",
+    "model_source",
+    "price_facts",
+    "published_params",
+]

@@ -1,0 +1,152 @@
+"""Models of the catalogue: config.json files of public models, and any config.json by path."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from planner.catalog.tables import DATA, nearest, number, read_csv, simplified
+from planner.errors import InputError, UnknownModelError
+from planner.models import load_config_file, parse, parse_config_text
+from planner.models.spec import ModelSpec
+
+_SIDE = ".hf_quant_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a catalogue configuration comes from. ``kind``: config.json, config.json_trimmed, preset, partial, ..."""
+
+    model_id: str
+    kind: str
+    repository: str
+    licence: str
+    notes: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedParams:
+    """A published parameter count, in units of 10^9; rounded figures of their publishers."""
+
+    model_id: str
+    total_b: float
+    active_b: float | None
+    source: str
+    notes: str
+
+
+@cache
+def _files() -> dict[str, str]:
+    """Model id -> file name."""
+    return {
+        row["model_id"]: row["file"] for row in read_csv("models", "sources.csv") if row["kind"] != "hf_quant_config"
+    }
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Simplified id or alias -> model id."""
+    names = {simplified(name): name for name in _files()}
+    for row in read_csv("aliases.csv"):
+        if row["kind"] == "model":
+            if row["canonical"] not in _files():
+                raise InputError("alias of an unknown model", field="aliases.csv", value=row["canonical"])
+            names.setdefault(simplified(row["alias"]), row["canonical"])
+    for name in _files():
+        names.setdefault(simplified(name.rsplit("/", 1)[-1]), name)
+    return names
+
+
+def list_models() -> tuple[str, ...]:
+    """Ids of the catalogue, sorted."""
+    return tuple(sorted(_files()))
+
+
+def get_model(id_or_path: str | os.PathLike[str]) -> ModelSpec:
+    """The model of that catalogue id, alias, or path to a config.json (or to the directory that holds one).
+
+    Beside a config.json an hf_quant_config.json is read too. Raises UnknownModelError with the nearest ids, InputError and
+    UnsupportedError as ``planner.models.parse``.
+    """
+    text = os.fspath(id_or_path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UnknownModelError("must be a model id or a path", field="model", value=text)
+    known = _aliases().get(simplified(text))
+    if known is not None and not text.startswith((".", "/")):
+        return _catalogue_model(known)
+    path = Path(text)
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        found = path.is_file()
+    except OSError:
+        found = False
+    if not found:
+        raise UnknownModelError(
+            "is neither in the catalogue nor a config.json", field="model", value=text, remedy=nearest(text, _files())
+        )
+    side = path.with_name("hf_quant_config.json")
+    if path.name.endswith(".json") and not side.is_file():
+        side = path.with_name(path.name.removesuffix(".json") + _SIDE)
+    quantization = load_config_file(side) if side.is_file() else None
+    return parse(load_config_file(path), model_id=text, quant_config=quantization)
+
+
+@cache
+def _catalogue_model(model_id: str) -> ModelSpec:
+    folder = DATA / "models"
+    name = _files()[model_id]
+    side = folder / (name.removesuffix(".json") + _SIDE)
+    quantization = parse_config_text(side.read_bytes(), side.name) if side.is_file() else None
+    return parse(parse_config_text((folder / name).read_bytes(), name), model_id=model_id, quant_config=quantization)
+
+
+@cache
+def _sources() -> dict[str, ModelSource]:
+    result = {}
+    for row in read_csv("models", "sources.csv"):
+        if row["kind"] != "hf_quant_config":
+            where = " ".join(filter(None, (row["repo"], row["path"], row["commit"])))
+            result[row["model_id"]] = ModelSource(
+                row["model_id"], row["kind"], where, row["repo_licence"], row["notes"]
+            )
+    return result
+
+
+def model_source(model_id: str) -> ModelSource:
+    """Where the catalogue's configuration of ``model_id`` (id or alias) comes from; raises UnknownModelError."""
+    known = _aliases().get(simplified(model_id))
+    if known is None:
+        raise UnknownModelError(
+            "is not in the catalogue", field="model", value=model_id, remedy=nearest(model_id, _files())
+        )
+    return _sources()[known]
+
+
+@cache
+def _published() -> dict[str, PublishedParams]:
+    result: dict[str, PublishedParams] = {}
+    for row in read_csv("models", "param_counts.csv"):
+        total = number(row, "total_params_b", row["model_id"])
+        if total is None:
+            continue
+        active = number(row, "active_params_b", row["model_id"])
+        result.setdefault(row["model_id"], PublishedParams(row["model_id"], total, active, row["source"], row["notes"]))
+    return result
+
+
+def published_params(model_id: str) -> PublishedParams | None:
+    """The published parameter count of exactly that id, or of the model that it is an alias of; None when unknown."""
+    if model_id in _published():
+        return _published()[model_id]
+    known = _aliases().get(simplified(model_id))
+    if known is None:
+        return None
+    if known in _published():
+        return _published()[known]
+    for row in read_csv("aliases.csv"):
+        if row["kind"] == "model" and row["canonical"] == known and row["alias"] in _published():
+            return _published()[row["alias"]]
+    return None

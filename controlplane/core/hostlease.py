@@ -33,8 +33,9 @@ def check(path: Path | None = None) -> None:
     holder, age_s = _read(path or _default())
     if holder and holder != host_id() and age_s < LEASE_S:
         raise HostError(
-            f"The database is a SQLite file in use by the host {holder.split('/')[0]}, and SQLite cannot be shared between "
-            "hosts. Set TONNAGE_DATABASE_URL to a PostgreSQL database (and TONNAGE_BROKER_URL to Redis or RabbitMQ) on both."
+            f"The database is a SQLite file in use by the host {holder.split('/')[0]}, and SQLite cannot be shared "
+            "between hosts. Set TONNAGE_DATABASE_URL to a PostgreSQL database, and TONNAGE_BROKER_URL to Redis or "
+            "RabbitMQ, on both."
         )
 
 

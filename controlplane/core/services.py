@@ -25,7 +25,9 @@ class StaleVersionError(Exception):
     def __init__(self, current: int, expected: int) -> None:
         self.current = current
         self.expected = expected
-        super().__init__(f"The record is at version {current}, you changed version {expected}. Read it again and repeat.")
+        super().__init__(
+            f"The record is at version {current}, you changed version {expected}. Read it again and repeat."
+        )
 
 
 def snapshot(record: models.Model) -> dict[str, Any]:

@@ -10,3 +10,9 @@ class JobsConfig(AppConfig):
     label = "jobs"
     verbose_name = "Jobs"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Make every kind of job known."""
+        from controlplane.jobs.kinds import load_kinds
+
+        load_kinds()

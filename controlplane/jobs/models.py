@@ -14,8 +14,8 @@ from runners.contracts import CONTROL_QUEUE
 class Job(models.Model):
     """One long act. This row is the truth; a message on ``queue`` only says that there is something to do.
 
-    ``attempt`` rises with each claim. ``heartbeat_at`` is refreshed while it runs; ``deadline_at`` ends it whatever happens.
-    ``cancel_requested_at`` is stored before anybody is told. ``error`` says what happened, ``remedy`` what to do.
+    ``attempt`` rises with each claim. ``heartbeat_at`` is refreshed while it runs; ``deadline_at`` ends it whatever
+    happens. ``cancel_requested_at`` is stored before anybody is told. ``error`` says what happened, ``remedy`` what to do.
     """
 
     class State(models.TextChoices):
@@ -46,7 +46,8 @@ class Job(models.Model):
     sent_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
-    observed_sequence = models.IntegerField(default=-1)  # last observation applied in this attempt
+    observed_sequence = models.IntegerField(default=-1)  # highest observation applied in this attempt
+    log_lines = models.PositiveIntegerField(default=0, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs"
     )
@@ -106,3 +107,19 @@ class JobLog(models.Model):
 
     def __str__(self) -> str:
         return self.text[:80]
+
+
+class JobMessage(models.Model):
+    """A worker's message that has been applied; the constraint makes a repeated one harmless."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="messages")
+    attempt = models.PositiveIntegerField()
+    sequence = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "sequence"], name="jobs_jobmessage_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job} attempt {self.attempt} message {self.sequence}"

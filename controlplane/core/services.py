@@ -43,7 +43,7 @@ def snapshot(record: models.Model) -> dict[str, Any]:
 def save_record(record: M, *, actor: Actor, expected_version: int | None = None, exclude: tuple[str, ...] = ()) -> M:
     """Check and store one record and log the change; raises ValidationError or StaleVersionError.
 
-    ``expected_version`` is the version the caller read (If-Match); ``exclude`` fields that are set later in the transaction.
+    ``expected_version`` is the version the caller read (If-Match); ``exclude`` names fields that are not checked.
     """
     with transaction.atomic():
         before = None

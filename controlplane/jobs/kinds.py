@@ -38,7 +38,7 @@ class JobKind:
     deadline: ClassVar[dt.timedelta] = dt.timedelta(hours=1)
 
     def run(self, job: RunningJob) -> Any:
-        """Do the work, outside any transaction. Report through ``job``; raise to fail. What it returns goes to ``store``."""
+        """Do the work, outside any transaction. Report through ``job``; raise to fail. The answer goes to ``store``."""
         raise NotImplementedError
 
     def store(self, job: Job, outcome: Any) -> dict | None:
@@ -62,7 +62,7 @@ class NodeJobKind(JobKind):
         raise NotImplementedError
 
     def observed(self, job: Job, observation: Observation) -> dict | None:
-        """Apply one message of the worker (same transaction). A dict, even an empty one, ends the job with that result."""
+        """Apply one message of the worker (same transaction). A dict, even an empty one, ends the job with it."""
         raise NotImplementedError
 
 

@@ -15,7 +15,8 @@ class Job(models.Model):
     """One long act. This row is the truth; a message on ``queue`` only says that there is something to do.
 
     ``attempt`` rises with each claim. ``heartbeat_at`` is refreshed while it runs; ``deadline_at`` ends it whatever
-    happens. ``cancel_requested_at`` is stored before anybody is told. ``error`` says what happened, ``remedy`` what to do.
+    happens. ``cancel_requested_at`` is stored before anybody is told. ``error`` says what happened, ``remedy`` what to
+    do about it.
     """
 
     class State(models.TextChoices):

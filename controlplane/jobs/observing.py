@@ -23,7 +23,7 @@ State = Job.State
 def apply_observation(message: dict) -> str:
     """Apply one Observation given as JSON; returns what became of it.
 
-    "applied", "repeated", "late" (of another attempt, or the job has ended), "unknown job", "node" (no job), "malformed".
+    "applied", "repeated", "late" (another attempt, or the job has ended), "unknown job", "node" (no job), "malformed".
     """
     try:
         observation = from_json(Observation, message, "observation")
@@ -61,7 +61,6 @@ def apply_observation(message: dict) -> str:
 
 def _apply(kind: NodeJobKind, job: Job, observation: Observation) -> None:
     if observation.state == "failed":
-        kind.observed(job, observation)
         services.fail(job, observation.reason or "The worker did not say why.", observation.remedy)
         return
     result = kind.observed(job, observation)

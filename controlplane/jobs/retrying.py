@@ -16,7 +16,7 @@ TRANSIENT = (OperationalError, InterfaceError)
 def retry_transient(act: Callable[[], T], *, limit_s: float = 30.0, first_wait_s: float = 0.05) -> T:
     """Run ``act`` until it is not met by a transient failure, at most ``limit_s`` seconds; then raise the failure.
 
-    ``act`` must open its own transaction. Inside a surrounding transaction nothing is repeated: that one is lost anyway.
+    ``act`` must open its own transaction. Inside a surrounding transaction nothing is repeated.
     """
     wait_s = first_wait_s
     give_up_at = time.monotonic() + limit_s

@@ -126,7 +126,8 @@ def _drive(running: RunningJob) -> str:
         return _fail(job, " ".join(error.messages), "Correct the record and try again.")
     except TRANSIENT as error:
         log.warning("database failure", error=str(error))
-        moved = retry_transient(lambda: services.requeue(job, f"The database was not available: {error}"))
+        reason = f"The database was not available: {error}"
+        moved = retry_transient(lambda: services.requeue(job, reason))
         return "requeued" if moved else "lost"
     except MemoryError:
         return _fail(

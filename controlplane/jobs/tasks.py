@@ -21,7 +21,7 @@ def run(message: dict[str, Any]) -> str:
 
 @shared_task(name=OBSERVE_TASK, bind=True, max_retries=None)
 def observe(self: Task, message: dict[str, Any]) -> str:
-    """Apply what a node worker reports. A database that is locked or away never loses it: it is tried until it is stored."""
+    """Apply what a node worker reports; a database that is locked or away never loses it."""
     try:
         return retry_transient(lambda: apply_observation(message))
     except TRANSIENT as error:

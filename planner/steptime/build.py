@@ -1,0 +1,100 @@
+"""Builds a StepModel: picks the source of operator times, samples it, adds host time and corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from planner.catalog.types import GpuSpec
+from planner.engines.types import EngineName, ResolvedSettings
+from planner.models.spec import ModelSpec
+from planner.plan_types import CalibrationFactor
+from planner.steptime import calibrated
+from planner.steptime.front_end import front_end, host_time
+from planner.steptime.graph import RankGraph, build_graph
+from planner.steptime.roofline import RooflineSource
+from planner.steptime.sources import OperatorSource
+from planner.steptime.tables import (
+    DECODE_BATCH,
+    DECODE_KV,
+    PREFILL_CONTEXT,
+    PREFILL_TOKENS,
+    SEQUENCES,
+    TOKENS,
+    Sampled,
+    sample,
+)
+from planner.steptime.types import StepModel, StepTables
+
+
+def build(
+    model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, *, calibrations: Sequence[CalibrationFactor] = ()
+) -> StepModel:
+    """Step times of one data-parallel rank of ``model`` on ``gpu`` as ``resolved``.
+
+    Measured operators where the package has this engine on this GPU, the roofline else; operator by operator. With
+    ``dp`` above one the other ranks are taken to run the same number of tokens. Raises UnsupportedError when the GPU's
+    data sheet lacks the rates that a roofline needs.
+    """
+    graph = build_graph(model, resolved)
+    sampled = _sampled(graph, gpu, resolved.engine)
+    step = _assemble(sampled, resolved)
+    factor = calibrated.matching(
+        calibrations,
+        engine=resolved.engine.value,
+        gpu=gpu.name,
+        model=model.model_id,
+        precision=resolved.precision,
+        tp=resolved.tp,
+    )
+    return step if factor is None else calibrated.apply(step, factor)
+
+
+@lru_cache(maxsize=512)
+def _sampled(graph: RankGraph, gpu: GpuSpec, engine: EngineName) -> Sampled:
+    return sample(graph, source_for(gpu, engine))
+
+
+@lru_cache(maxsize=64)
+def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
+    """Measured operators backed by the roofline, or the roofline alone where the package or its data is missing."""
+    roofline = RooflineSource(gpu, engine.value)
+    if gpu.aic_system is None:
+        return roofline
+    try:
+        from planner.steptime.database import open_database
+        from planner.steptime.silicon import SiliconSource
+    except ImportError:  # the operator package has no wheel for every platform
+        return roofline
+    database = open_database(gpu.aic_system, engine.value)
+    return roofline if database is None else SiliconSource(database, roofline)
+
+
+def _assemble(sampled: Sampled, resolved: ResolvedSettings) -> StepModel:
+    host = host_time(resolved)
+    graph_sizes = () if resolved.enforce_eager else resolved.cuda_graph_sizes
+    tables = StepTables(
+        shared_tokens=TOKENS,
+        shared_ms=sampled.shared_ms,
+        head_seqs=SEQUENCES,
+        head_ms=sampled.head_ms + host.per_sequence_ms * SEQUENCES,
+        prefill_tokens=PREFILL_TOKENS,
+        prefill_context=PREFILL_CONTEXT,
+        prefill_ms=sampled.prefill_ms,
+        decode_batch=DECODE_BATCH,
+        decode_kv=DECODE_KV,
+        decode_ms=sampled.decode_ms,
+        fixed_ms=host.fixed_ms,
+        graph_sizes=np.array(sorted(graph_sizes), dtype=np.float64),
+        pp=resolved.pp,
+    )
+    return StepModel(
+        tables=tables,
+        front_end=front_end(resolved),
+        evidence=sampled.evidence,
+        max_decode_kv_in_range=sampled.max_decode_kv,
+        notes=sampled.notes,
+        operators=sampled.operators,
+    )

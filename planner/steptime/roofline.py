@@ -1,0 +1,211 @@
+"""Operator times from first principles: arithmetic, bytes moved, link traffic, and the shares of peak in
+``efficiency``.
+
+Covers every GPU with a data sheet, whatever its maker. Williams et al., "Roofline", CACM 52(4), 2009, per operator.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from planner.catalog.types import GpuSpec
+from planner.errors import UnsupportedError
+from planner.evidence import Evidence
+from planner.steptime.efficiency import Efficiency, efficiency
+from planner.steptime.graph import (
+    AllReduceOp,
+    AttentionOp,
+    ElementwiseOp,
+    GemmOp,
+    Mixer,
+    MlaOp,
+    MoeOp,
+    StateOp,
+    TokenOp,
+    TransferOp,
+)
+from planner.steptime.sources import F64, Timed, prefill_shape, windowed_context
+
+_PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # one direction of x16, protocol overhead taken off
+_NETWORK_GB_S = 50.0  # per GPU, one direction: 400 Gb/s fabric
+_KV_BYTES = {"fp8": 1.0, "fp4": 0.5625, "int8": 1.0}
+
+
+class RooflineSource:
+    """Analytic times of one rank on ``gpu``; evidence is always ROOFLINE."""
+
+    def __init__(self, gpu: GpuSpec, engine: str) -> None:
+        if gpu.mem_bw_gb_s is None:
+            raise UnsupportedError(
+                "the memory bandwidth of this GPU is unknown, so no step time can be computed",
+                field="gpu",
+                value=gpu.name,
+                remedy="Add its bandwidth to the GPU record.",
+            )
+        self.gpu = gpu
+        self.engine = engine
+        self.efficiency: Efficiency = efficiency(gpu, engine)
+        self.bytes_per_ms = gpu.mem_bw_gb_s * 1e6
+
+    def peak_flops_per_ms(self, compute: str) -> float:
+        """Dense peak of an arithmetic, in floating-point operations per millisecond.
+
+        Without units of its own an arithmetic runs on the 16-bit ones (weights are widened first). Raises
+        UnsupportedError when the data sheet gives no 16-bit rate either.
+        """
+        gpu = self.gpu
+        half = gpu.bf16_tflops or gpu.fp16_tflops
+        rates = {"bf16": gpu.bf16_tflops or gpu.fp16_tflops, "fp16": gpu.fp16_tflops or gpu.bf16_tflops}
+        rates |= {"fp8": gpu.fp8_tflops, "int8": gpu.int8_tops, "fp4": gpu.fp4_tflops}
+        rates["fp32"] = None if half is None else half / 8
+        rate = rates.get(compute) or half
+        if rate is None:
+            raise UnsupportedError(
+                "the data sheet of this GPU gives no 16-bit arithmetic rate", field="gpu", value=gpu.name,
+                remedy="Add bf16_tflops or fp16_tflops to the GPU record.",
+            )  # fmt: skip
+        return rate * 1e9
+
+    def compute_share(self, compute: str) -> float:
+        """Share of peak that large GEMMs reach in this arithmetic."""
+        return self.efficiency.gemm_flops.get(compute, self.efficiency.gemm_flops["bf16"])
+
+    def rows(self, op: TokenOp, rows: F64) -> Timed:
+        """See ``OperatorSource.rows``."""
+        if isinstance(op, GemmOp):
+            ms = self._gemm(op.n, op.k, op.weight.bits, op.weight.stored, op.weight.compute, rows)
+        elif isinstance(op, MoeOp):
+            ms = self._moe(op, rows)
+        elif isinstance(op, ElementwiseOp):
+            ms = 2.0 * op.values * rows / (self.bytes_per_ms * self.efficiency.glue_bw) + self._launch()
+        elif isinstance(op, AllReduceOp):
+            moved = 2 * (op.gpus - 1) / op.gpus * 2.0 * op.hidden * rows
+            ms = self._link(moved, op.gpus)
+        else:
+            ms = self._transfer(op, rows)
+        return Timed(np.asarray(ms, dtype=np.float64) * op.count, Evidence.ROOFLINE)
+
+    def prefill(self, op: Mixer, tokens: F64, context: F64) -> Timed:
+        """See ``OperatorSource.prefill``."""
+        new, keys = np.meshgrid(tokens, context, indexing="ij")
+        if isinstance(op, AttentionOp):
+            seen = np.vectorize(lambda t, c: windowed_context(t, c, op.window))(new, keys)
+            ms = self._softmax_prefill(new, seen, op.heads, op.head_dim + op.v_head_dim, op)
+        elif isinstance(op, MlaOp):
+            seen = keys if op.topk is None else np.minimum(keys, op.topk)
+            width = op.nope_dim + op.rope_dim + op.v_head_dim
+            ms = self._softmax_prefill(new, seen, op.heads, width, op)
+            ms = ms + self._gemm(
+                op.heads * (op.nope_dim + op.v_head_dim), op.kv_lora_rank, 16.0, "bf16", "bf16", new.ravel()
+            ).reshape(new.shape)
+            if op.topk is not None:
+                ms = ms + self._indexer(new * keys)
+        else:
+            # A scan over the tokens: the state is read and written once per 64-token chunk, as the chunked kernels do.
+            chunks = np.maximum(1.0, new / 64)
+            moved = 2 * self._state_bytes(op) * chunks + 8.0 * new * op.heads * op.head_dim
+            flops = 4.0 * new * op.state_elements
+            ms = np.maximum(
+                moved / (self.bytes_per_ms * self.efficiency.glue_bw),
+                flops / (self.peak_flops_per_ms("bf16") * self.efficiency.attention_flops),
+            )
+            ms = ms + self.efficiency.attention_us / 1e3
+        return Timed(ms * op.count, Evidence.ROOFLINE)
+
+    def decode(self, op: Mixer, batch: F64, kv: F64) -> Timed:
+        """See ``OperatorSource.decode``."""
+        sequences, length = np.meshgrid(batch, kv, indexing="ij")
+        width = _KV_BYTES.get(op.kv_dtype, 2.0) if not isinstance(op, StateOp) else 0.0
+        if isinstance(op, AttentionOp):
+            seen = length if op.window is None else np.minimum(length, op.window)
+            moved = sequences * seen * op.kv_heads * (op.head_dim + op.v_head_dim) * width
+            flops = 2.0 * sequences * seen * op.heads * (op.head_dim + op.v_head_dim)
+        elif isinstance(op, MlaOp):
+            seen = length if op.topk is None else np.minimum(length, op.topk)
+            moved = sequences * seen * (op.kv_lora_rank + op.rope_dim) * width
+            flops = 2.0 * sequences * seen * op.heads * (2 * op.kv_lora_rank + op.rope_dim)
+            # Absorbed projections in and out of the latent space.
+            moved = moved + 2.0 * op.heads * op.kv_lora_rank * (op.nope_dim + op.v_head_dim)
+            flops = flops + 2.0 * sequences * op.heads * op.kv_lora_rank * (op.nope_dim + op.v_head_dim)
+            if op.topk is not None:
+                moved = moved + sequences * length * 132.0
+        else:
+            moved = 2.0 * sequences * self._state_bytes(op)
+            flops = 4.0 * sequences * op.state_elements
+        share = self.efficiency
+        ms = np.maximum(
+            moved / (self.bytes_per_ms * share.attention_bw),
+            flops / (self.peak_flops_per_ms("bf16") * share.attention_flops),
+        )
+        return Timed((ms + share.attention_us / 1e3) * op.count, Evidence.ROOFLINE, (), np.full(len(batch), np.inf))
+
+    def _softmax_prefill(self, new: F64, keys: F64, heads: int, width: int, op: AttentionOp | MlaOp) -> F64:
+        flops = 2.0 * new * keys * heads * width
+        if isinstance(op, AttentionOp) and not op.causal:
+            flops = flops * 2.0
+        share = self.efficiency
+        prompts = np.maximum(1.0, np.vectorize(lambda t, c: prefill_shape(t, c)[0])(new, keys))
+        kv_heads = op.kv_heads if isinstance(op, AttentionOp) else 1
+        moved = 2.0 * (new * heads * width + keys * prompts * kv_heads * width)
+        return (
+            np.maximum(
+                flops / (self.peak_flops_per_ms("bf16") * share.attention_flops),
+                moved / (self.bytes_per_ms * share.attention_bw),
+            )
+            + share.attention_us / 1e3
+        )
+
+    def _indexer(self, pairs: F64) -> F64:
+        """Scores of a sparse-attention indexer: 64 heads of 128, FP8 (DeepSeek-V3.2's indexer)."""
+        return 2.0 * pairs * 64 * 128 / (self.peak_flops_per_ms("fp8") * self.efficiency.attention_flops)
+
+    def _gemm(self, n: float, k: float, bits: float, stored: str, compute: str, rows: F64) -> F64:
+        share = self.efficiency
+        peak = self.peak_flops_per_ms(compute) * self.compute_share(compute)
+        narrow = stored not in ("bf16", "fp16", "fp32") and compute in ("bf16", "fp16", "fp32")
+        bandwidth = self.bytes_per_ms * (share.dequant_bw if narrow else share.weight_bw)
+        moved = n * k * bits / 8 + 2.0 * rows * (n + k)
+        return np.maximum(2.0 * rows * n * k / peak, moved / bandwidth) + self._launch()
+
+    def _moe(self, op: MoeOp, rows: F64) -> F64:
+        share = self.efficiency
+        matrices = 3 if op.gated else 2
+        experts = op.experts / op.ep
+        inter = op.intermediate / op.tp
+        routed = rows * op.dp * op.topk / op.ep
+        # Expected number of distinct experts that at least one of the routed tokens selects (uniform routing).
+        active = experts * (1.0 - (1.0 - op.topk / op.experts) ** (rows * op.dp))
+        weight_bytes = active * matrices * op.hidden * inter * op.weight.bits / 8
+        narrow = op.weight.stored not in ("bf16", "fp16") and op.weight.compute in ("bf16", "fp16")
+        bandwidth = self.bytes_per_ms * (share.dequant_bw if narrow else share.weight_bw) * 0.85
+        flops = 2.0 * routed * matrices * op.hidden * inter
+        peak = self.peak_flops_per_ms(op.weight.compute) * self.compute_share(op.weight.compute) * 0.75
+        moved = weight_bytes + 4.0 * routed * (op.hidden + inter)
+        return np.maximum(flops / peak, moved / bandwidth) + 6 * self._launch()
+
+    def _launch(self) -> float:
+        return self.efficiency.launch_us / 1e3
+
+    def _state_bytes(self, op: StateOp) -> float:
+        return op.state_elements * op.state_bytes + op.conv_elements * op.conv_bytes
+
+    def link_gb_s(self, gpus: int) -> float:
+        """One-direction bandwidth of the link that a group of ``gpus`` talks over."""
+        domain = self.gpu.scale_up_domain or 1
+        if self.gpu.link_gb_s and gpus <= domain:
+            return self.gpu.link_gb_s
+        pcie = _PCIE_GB_S.get(self.gpu.pcie_gen or 4, 24.0)
+        return min(pcie, _NETWORK_GB_S) if gpus > 8 else pcie
+
+    def _link(self, moved_bytes: F64, gpus: int) -> F64:
+        share = self.efficiency
+        steps = max(1, ceil(np.log2(max(2, gpus))))
+        return moved_bytes / (self.link_gb_s(gpus) * 1e6 * share.link) + share.link_us * steps / 1e3
+
+    def _transfer(self, op: TransferOp, rows: F64) -> F64:
+        values = op.values * rows
+        if op.kind == "p2p":
+            return self._link(2.0 * values, op.gpus)
+        return self._link(2.0 * values * (op.gpus - 1) / op.gpus, op.gpus)

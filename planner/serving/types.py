@@ -47,9 +47,10 @@ class Load:
     """Who asks, how often.
 
     closed: ``concurrency`` clients, each sends its next request when the last ended. open: ``rate_per_s`` arrivals, by
-    ``arrival`` (poisson, constant, gamma with ``cv``; onoff bursts; trace with ``times_s``). offline: all ``requests``
-    at once, no SLO. ``requests`` is how many to simulate; None lets the simulator choose enough for stable percentiles.
-    ``prefix_hit`` share of prompt tokens already cached.
+    ``arrival`` (poisson, constant, gamma with ``cv``; onoff: all arrivals in the first ``on_share`` of each
+    ``period_s``; trace with ``times_s``). offline: all ``requests`` at once, no SLO. ``requests`` is how many to
+    simulate; None lets the simulator choose enough for stable percentiles. ``prefix_hit`` share of prompt tokens
+    already cached.
     """
 
     kind: Literal["closed", "open", "offline"]
@@ -60,6 +61,8 @@ class Load:
     times_s: tuple[float, ...] = ()
     requests: int | None = None
     prefix_hit: float = 0.0
+    on_share: float = 0.25
+    period_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,133 @@
+"""Request sets: when each request is sent and how many tokens it brings, drawn from a Load and its Lengths.
+
+Everything is drawn from one ``numpy.random.Generator(seed)`` in a fixed order, so that the same seed gives the same bits and
+two rates differ only by the scale of time (common random numbers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.serving.types import F64, I64, Lengths, Load
+
+
+@dataclass(frozen=True, eq=False)
+class RequestSet:
+    """Requests in the order they are sent. ``sent_ms`` is 0 for requests that a closed loop issues later."""
+
+    sent_ms: F64
+    inputs: I64
+    outputs: I64
+    hits: I64  # prompt tokens found in the prefix cache, whole blocks
+    closed: bool
+    first_issued: int  # how many are sent at once; all of them unless closed
+
+    @property
+    def size(self) -> int:
+        """Number of requests."""
+        return int(self.inputs.size)
+
+
+def default_requests(load: Load) -> int:
+    """How many requests give stable percentiles: ten rounds of a closed loop, at least 2,000 of an open one."""
+    if load.requests is not None:
+        return load.requests
+    if load.kind == "closed":
+        return max(10 * load.concurrency, 24)
+    if load.arrival == "trace":
+        return len(load.times_s)
+    if load.kind == "offline":
+        raise InputError("an offline load needs the number of requests", field="load.requests", value=None)
+    return int(min(20_000, max(2_000, load.rate_per_s * 120)))
+
+
+def check_load(load: Load) -> None:
+    """Raise InputError naming the field of ``load`` that makes no sense."""
+    if load.kind == "closed" and load.concurrency < 1:
+        raise InputError("must be at least 1", field="load.concurrency", value=load.concurrency)
+    if load.kind == "open" and load.arrival != "trace" and not 0 < load.rate_per_s < 1e7:
+        raise InputError("must be above 0", field="load.rate_per_s", value=load.rate_per_s)
+    if load.arrival == "trace" and load.kind == "open":
+        times = np.asarray(load.times_s, dtype=np.float64)
+        if times.size == 0 or not np.isfinite(times).all() or bool((np.diff(times) < 0).any()):
+            raise InputError("must be finite and ascending, at least one", field="load.times_s")
+    if load.requests is not None and load.requests < 1:
+        raise InputError("must be at least 1", field="load.requests", value=load.requests)
+    if not 0 <= load.prefix_hit <= 1:
+        raise InputError("must be between 0 and 1", field="load.prefix_hit", value=load.prefix_hit)
+    if load.arrival == "gamma" and load.cv <= 0:
+        raise InputError("must be above 0", field="load.cv", value=load.cv)
+    if load.arrival == "onoff" and not (0 < load.on_share <= 1 and load.period_s > 0):
+        raise InputError("must be above 0 and at most 1", field="load.on_share", value=load.on_share)
+
+
+def draw_tokens(lengths: Lengths, count: int, rng: np.random.Generator, index: I64 | None, field: str) -> I64:
+    """``count`` token counts of at least 1. ``index`` picks the samples when two sides are drawn together."""
+    if lengths.kind == "fixed":
+        drawn = np.full(count, lengths.value, dtype=np.int64)
+    elif lengths.kind == "normal":
+        drawn = np.rint(rng.normal(lengths.mean, max(lengths.sd, 0.0), count)).astype(np.int64)
+        drawn = np.maximum(drawn, 1)
+    elif lengths.kind == "uniform":
+        if lengths.high < lengths.low:
+            raise InputError("high is below low", field=field, value=(lengths.low, lengths.high))
+        drawn = rng.integers(lengths.low, lengths.high + 1, count)
+    else:
+        samples = np.asarray(lengths.samples, dtype=np.int64)
+        if samples.size == 0:
+            raise InputError("needs at least one sample", field=field)
+        drawn = samples[index if index is not None else rng.integers(0, samples.size, count)]
+    if drawn.size and int(drawn.min()) < 1:
+        raise InputError("must be at least 1 token", field=field, value=int(drawn.min()))
+    return np.ascontiguousarray(drawn, dtype=np.int64)
+
+
+def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, block_tokens: int) -> RequestSet:
+    """Draw the requests of ``load``. Raises InputError naming the field that makes no sense."""
+    check_load(load)
+    count = default_requests(load)
+    rng = np.random.default_rng(seed)
+    together = inputs.kind == "samples" and outputs.kind == "samples" and len(inputs.samples) == len(outputs.samples)
+    index = None
+    if together:
+        replay = load.kind == "open" and load.arrival == "trace" and len(inputs.samples) == count
+        index = np.arange(count) if replay else rng.integers(0, len(inputs.samples), count)
+    prompt = draw_tokens(inputs, count, rng, index, "input_tokens")
+    output = draw_tokens(outputs, count, rng, index, "output_tokens")
+    hits = (np.floor(prompt * load.prefix_hit).astype(np.int64) // block_tokens) * block_tokens
+    hits = np.minimum(hits, (prompt - 1) // block_tokens * block_tokens)
+    if load.kind == "open":
+        return RequestSet(_arrival_times_ms(load, count, rng), prompt, output, hits, closed=False, first_issued=count)
+    closed = load.kind == "closed"
+    return RequestSet(
+        np.zeros(count),
+        prompt,
+        output,
+        hits,
+        closed=closed,
+        first_issued=min(load.concurrency, count) if closed else count,
+    )
+
+
+def _arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:
+    if load.arrival == "trace":
+        times = np.asarray(load.times_s[:count], dtype=np.float64)
+        if times.size < count:
+            raise InputError("asks for more requests than the trace holds", field="load.requests", value=count)
+        return (times - times[0]) * 1000.0
+    gap_ms = 1000.0 / load.rate_per_s
+    if load.arrival == "constant":
+        return np.arange(count, dtype=np.float64) * gap_ms
+    if load.arrival == "gamma":
+        shape = 1.0 / load.cv**2
+        return np.cumsum(rng.gamma(shape, 1.0 / shape, count)) * gap_ms
+    busy = np.cumsum(rng.exponential(1.0, count)) * gap_ms
+    if load.arrival == "poisson":
+        return busy
+    # on-off: Poisson during the first ``on_share`` of each period at rate / on_share, silent in the rest of it
+    on_ms = load.period_s * 1000.0 * load.on_share
+    active = busy * load.on_share
+    return np.floor(active / on_ms) * load.period_s * 1000.0 + active % on_ms

@@ -1,0 +1,195 @@
+"""One simulated engine instance: the kernel's arrays, made from tables, scheduler policy and KV pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.engines.scheduler import SchedulerPolicy
+from planner.errors import InfeasibleError
+from planner.serving import kernel as k
+from planner.serving.arrivals import RequestSet
+from planner.serving.types import F64, I64
+from planner.steptime.types import StepModel, kernel_args
+
+
+@dataclass(frozen=True)
+class InstanceRules:
+    """What the kernel needs to know of an instance besides its step times.
+
+    ``pool_blocks`` KV blocks for requests; ``extra_step`` a finished request costs one more step (TensorRT-LLM's overlap
+    scheduler); ``tokens_per_step`` mean tokens a decoding sequence gains per step (above 1 with speculative decoding) and
+    ``draft_tokens`` verified beside it.
+    """
+
+    policy: SchedulerPolicy
+    pool_blocks: int
+    extra_step: bool
+    pp: int = 1
+    tokens_per_step: float = 1.0
+    draft_tokens: int = 0
+
+
+class Instance:
+    """State of one instance. ``run`` goes on where the last call stopped."""
+
+    def __init__(self, step: StepModel, rules: InstanceRules, *, record_rows: int, timeline_rows: int = 0) -> None:
+        policy = rules.policy
+        seats = policy.max_seqs + 1
+        gain = max(1.0, rules.tokens_per_step)
+        self.rules = rules
+        self.tables = kernel_args(step.tables)
+        ints = np.zeros(k.P_COUNT, dtype=np.int64)
+        ints[k.P_MAX_SEQS] = policy.max_seqs * rules.pp if policy.reserve_output else policy.max_seqs
+        seats = int(ints[k.P_MAX_SEQS]) + 1
+        ints[k.P_BUDGET] = policy.token_budget
+        ints[k.P_BLOCK] = policy.block_tokens
+        ints[k.P_POOL] = rules.pool_blocks
+        ints[k.P_CHUNKED] = policy.chunked_prefill
+        ints[k.P_RESERVE] = policy.reserve_output
+        ints[k.P_FULL_SEQUENCE] = policy.reserve_full_prompt
+        ints[k.P_WATERMARK] = int(policy.watermark * rules.pool_blocks)
+        ints[k.P_ASYNC] = policy.steps_ahead > 0
+        ints[k.P_GHOST] = rules.extra_step
+        ints[k.P_PP] = rules.pp
+        ints[k.P_SPEC] = rules.draft_tokens
+        ints[k.P_PERIOD] = max(1, round(policy.block_tokens / gain))
+        ints[k.P_CHUNK_MULTIPLE] = max(1, policy.chunk_multiple)
+        ints[k.P_CACHED_IN_BUDGET] = policy.cached_tokens_use_budget
+        self.policy = ints
+        front = step.front_end
+        delays = np.zeros(k.Q_COUNT)
+        delays[k.Q_TOKENS_PER_STEP] = gain
+        delays[k.Q_TURNAROUND] = front.turnaround_ms
+        delays[k.Q_RESPONSE] = front.response_ms
+        delays[k.Q_REQUEST] = front.request_ms
+        delays[k.Q_REQUEST_PER_1K] = front.request_ms_per_1k_tokens
+        self.delays = delays
+        self.ints = np.zeros(k.I_COUNT, dtype=np.int64)
+        self.ints[k.I_FREE] = rules.pool_blocks
+        self.ints[k.I_PARTIAL] = -1
+        self.ints[k.I_FREE_SLOTS] = seats
+        self.floats = np.zeros(k.F_COUNT)
+        self.floats[k.F_SAMPLE_MS] = 1.0
+        self.slots = np.full((seats, k.S_COUNT), -1, dtype=np.int64)
+        self.slots[:, k.S_STATE] = k.FREE
+        self.times = np.zeros((seats, k.T_COUNT))
+        self.free_slots = np.arange(seats - 1, -1, -1, dtype=np.int64)
+        heap = 4 * seats + 256
+        self.heap = (np.zeros(heap, np.int64), np.zeros(heap, np.int64), np.zeros(heap, np.int64))
+        self.order = np.zeros((4 * seats + 64, 2), dtype=np.int64)
+        self.preempted = np.zeros(seats, dtype=np.int64)
+        self.residues = np.zeros(int(ints[k.P_PERIOD]), dtype=np.int64)
+        self.finishing = np.zeros((2, seats), dtype=np.int64)
+        self.firsts = np.zeros((2, seats), dtype=np.int64)
+        self.records = np.zeros((record_rows + seats + 16, k.R_COUNT))
+        self.itl_hist = np.zeros(k.ITL_BINS, dtype=np.int64)
+        self.timeline = np.zeros((timeline_rows, k.L_COUNT))
+        self.visible: F64 = np.zeros(0)
+        self.sent: F64 = np.zeros(0)
+        self.inputs: I64 = np.zeros(0, dtype=np.int64)
+        self.outputs: I64 = np.zeros(0, dtype=np.int64)
+        self.hits: I64 = np.zeros(0, dtype=np.int64)
+
+    def visible_ms(self, sent_ms: F64, inputs: I64) -> F64:
+        """When the scheduler sees requests sent at ``sent_ms``: tokenisation and front end lie between."""
+        return sent_ms + self.delays[k.Q_REQUEST] + self.delays[k.Q_REQUEST_PER_1K] * inputs / 1000.0
+
+    def give(self, requests: RequestSet) -> None:
+        """Hand over all requests of a run. Raises InfeasibleError when one of them can never be served."""
+        check_fit(requests.inputs, requests.outputs, self.rules)
+        visible = self.visible_ms(requests.sent_ms, requests.inputs)
+        if requests.closed:
+            order = np.arange(requests.size)
+            order[: requests.first_issued] = np.argsort(visible[: requests.first_issued], kind="stable")
+        else:
+            order = np.argsort(visible, kind="stable")
+        self.visible = np.ascontiguousarray(visible[order])
+        self.sent = np.ascontiguousarray(requests.sent_ms[order], dtype=np.float64)
+        self.inputs = np.ascontiguousarray(requests.inputs[order])
+        self.outputs = np.ascontiguousarray(requests.outputs[order])
+        self.hits = np.ascontiguousarray(requests.hits[order])
+        self.ints[k.I_ISSUED] = requests.first_issued
+        self.policy[k.P_CLOSED] = requests.closed
+        self.policy[k.P_REQUESTS] = requests.size
+
+    def append(self, sent: F64, inputs: I64, outputs: I64, hits: I64) -> None:
+        """Add open-loop requests behind those not yet admitted, which are all that is kept."""
+        check_fit(inputs, outputs, self.rules)
+        start = int(self.ints[k.I_NEXT])
+        visible = np.concatenate([self.visible[start:], self.visible_ms(sent, inputs)])
+        order = np.argsort(visible, kind="stable")
+        self.visible = visible[order]
+        self.sent = np.concatenate([self.sent[start:], sent])[order]
+        self.inputs = np.concatenate([self.inputs[start:], inputs])[order]
+        self.outputs = np.concatenate([self.outputs[start:], outputs])[order]
+        self.hits = np.concatenate([self.hits[start:], hits])[order]
+        self.ints[k.I_NEXT] = 0
+        self.ints[k.I_ISSUED] = self.visible.size
+
+    def run(self, until_ms: float = np.inf) -> int:
+        """Simulate until ``until_ms`` or the end; the kernel's code, RECORDS_FULL when records must be drained."""
+        code = k.advance(
+            self.tables,
+            self.policy,
+            self.delays,
+            self.visible,
+            self.sent,
+            self.inputs,
+            self.outputs,
+            self.hits,
+            self.ints,
+            self.floats,
+            self.slots,
+            self.times,
+            self.free_slots,
+            *self.heap,
+            self.order,
+            self.preempted,
+            self.residues,
+            self.finishing,
+            self.firsts,
+            self.records,
+            self.itl_hist,
+            self.timeline,
+            until_ms,
+        )
+        if code == k.STUCK:
+            raise InfeasibleError(
+                "the scheduler cannot admit the next request with nothing else running",
+                field="kv_blocks",
+                value=self.rules.pool_blocks,
+                remedy="Enlarge the KV pool or shorten the requests.",
+            )
+        return int(code)
+
+    def drain(self) -> F64:
+        """Take the records of finished requests out (columns ``kernel.R_*``)."""
+        done = int(self.ints[k.I_DONE])
+        taken = self.records[:done].copy()
+        self.ints[k.I_DONE] = 0
+        return taken
+
+
+def check_fit(inputs: I64, outputs: I64, rules: InstanceRules) -> None:
+    """Raise InfeasibleError when a request is longer than the whole KV pool or than a step without chunking."""
+    if inputs.size == 0:
+        return
+    block = rules.policy.block_tokens
+    longest = int((inputs + outputs).max())
+    if -(-longest // block) > rules.pool_blocks:
+        raise InfeasibleError(
+            f"a request of {longest} tokens does not fit the KV pool of {rules.pool_blocks * block} tokens",
+            field="input_tokens + output_tokens",
+            value=longest,
+            remedy="Use more GPUs, a narrower KV cache or shorter requests.",
+        )
+    if not rules.policy.chunked_prefill and int(inputs.max()) > rules.policy.token_budget:
+        raise InfeasibleError(
+            f"a prompt of {int(inputs.max())} tokens exceeds one step's {rules.policy.token_budget} tokens and chunked"
+            " prefill is off",
+            field="max_num_batched_tokens",
+            value=rules.policy.token_budget,
+            remedy="Raise max_num_batched_tokens or enable chunked prefill.",
+        )

@@ -1,0 +1,767 @@
+"""The discrete-event kernel: one engine instance, iteration by iteration, compiled by numba.
+
+State lives in flat arrays, so that a run can stop (``until_ms``) and go on: long traces are fed in chunks and a router can
+look at replicas between arrivals. Decoding sequences are kept as aggregates (count, sum of KV lengths, block boundaries
+by residue, a heap of finishing steps), so that a step costs the same at any batch size and runs of equal decode steps are
+leapt over. Times in milliseconds.
+
+Rules followed: vLLM V1 scheduler (running first in admission order, token budget, chunked prefill, head-of-line blocking
+of the waiting queue, full-sequence admission since 0.19, preemption of the last admitted by recompute, one step planned
+ahead) and TensorRT-LLM's in-flight batcher (whole prompts, reservation of the full output, one extra step of a finished
+request under the overlap scheduler).
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from planner.steptime.kernel import step_ms
+
+# integer state
+(
+    I_NOW_VALID,
+    I_COUNTER,
+    I_DECODING,
+    I_RUNNING,
+    I_FREE,
+    I_NEXT,
+    I_ISSUED,
+    I_DONE,
+    I_HEAP,
+    I_ORDER,
+    I_PREEMPTED,
+    I_PARTIAL,
+    I_SEQ,
+    I_PREEMPTIONS,
+    I_STEPS,
+    I_FREE_SLOTS,
+    I_SIDE,
+    I_CUR_PROMPTS,
+    I_CUR_DECODES,
+    I_FIN0,
+    I_FIN1,
+    I_FIRST0,
+    I_FIRST1,
+    I_GHOSTS,
+    I_LEAPT,
+    I_SAMPLES,
+    I_CUR_PREEMPTED,
+    I_COUNT,
+) = range(28)
+
+# float state
+(
+    F_NOW,
+    F_CUR_MS,
+    F_CUR_FIRST_MS,
+    F_CUR_NEW,
+    F_CUR_KV,
+    F_KV_SUM,
+    F_BUSY_MS,
+    F_BATCH_MS,
+    F_ALLOC_MS,
+    F_LIVE_MS,
+    F_NEXT_SAMPLE,
+    F_SAMPLE_MS,
+    F_LAST_MS,
+    F_PREFILLED,
+    F_HELD,
+    F_COUNT,
+) = range(16)
+
+# per-slot integers
+S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
+# per-slot times, and the KV tokens that a sequence out of the aggregates holds
+T_SEND, T_FIRST, T_LAST, T_HELD, T_COUNT = range(5)
+# slot states
+FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
+
+# policy integers
+(
+    P_MAX_SEQS,
+    P_BUDGET,
+    P_BLOCK,
+    P_POOL,
+    P_CHUNKED,
+    P_RESERVE,
+    P_FULL_SEQUENCE,
+    P_WATERMARK,
+    P_ASYNC,
+    P_GHOST,
+    P_PP,
+    P_CLOSED,
+    P_SPEC,
+    P_PERIOD,
+    P_REQUESTS,
+    P_CHUNK_MULTIPLE,
+    P_CACHED_IN_BUDGET,
+    P_COUNT,
+) = range(18)
+# policy floats
+Q_TOKENS_PER_STEP, Q_TURNAROUND, Q_RESPONSE, Q_REQUEST, Q_REQUEST_PER_1K, Q_COUNT = range(6)
+
+# record columns
+R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_COUNT = range(6)
+# timeline columns
+L_TIME, L_RUNNING, L_ADMITTED, L_USED, L_LIVE, L_COUNT = range(6)
+
+ITL_BINS = 4096
+ITL_LOW_MS = 0.01
+ITL_LOG_STEP = 0.006
+
+OK, STUCK, RECORDS_FULL = range(3)
+
+
+@numba.njit(cache=True)
+def iteration_ms(
+    tables: tuple, pp: int, budget: int, new: float, prompts: float, pairs: float, batch: float, kv: float
+) -> tuple[float, float]:
+    """Time until the next iteration can begin, and until this one's prompts have their first token.
+
+    With pipeline stages the batch is split into ``pp`` micro-batches that follow each other at a stage's distance; a
+    sequence gets one token per passage, so an iteration lasts at least one passage of its own micro-batch.
+    """
+    if pp <= 1:
+        whole = step_ms(*tables, new, prompts, pairs, batch, kv)
+        return whole, whole
+    parts = max(1.0, min(float(pp), batch))
+    decode = step_ms(*tables, 0.0, 0.0, 0.0, batch / parts, kv / parts) if batch > 0.0 else 0.0
+    if new <= 0.0:
+        return max(decode * parts / pp, decode), decode
+    chunks = max(1.0, min(float(pp), np.ceil(new / budget)))
+    per_chunk = max(1.0, prompts / chunks)
+    mixed = step_ms(*tables, new / chunks, per_chunk, pairs / chunks, batch / parts, kv / parts)
+    rest = max(0.0, parts - chunks) * decode if batch > 0.0 else 0.0
+    turn = (chunks * mixed + rest) / pp
+    if batch > 0.0:
+        return max(turn, decode), max(mixed, turn)
+    return max(turn, mixed), mixed
+
+
+@numba.njit(cache=True)
+def _add_itl(hist: np.ndarray, gap_ms: float, weight: int) -> None:
+    index = 0
+    if gap_ms > ITL_LOW_MS:
+        index = min(ITL_BINS - 1, int(np.log(gap_ms / ITL_LOW_MS) / ITL_LOG_STEP) + 1)
+    hist[index] += weight
+
+
+@numba.njit(cache=True)
+def _heap_push(keys: np.ndarray, slots: np.ndarray, seqs: np.ndarray, size: int, key: int, slot: int, seq: int) -> int:
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        if keys[parent] <= key:
+            break
+        keys[i] = keys[parent]
+        slots[i] = slots[parent]
+        seqs[i] = seqs[parent]
+        i = parent
+    keys[i] = key
+    slots[i] = slot
+    seqs[i] = seq
+    return size + 1
+
+
+@numba.njit(cache=True)
+def _heap_pop(keys: np.ndarray, slots: np.ndarray, seqs: np.ndarray, size: int) -> int:
+    size -= 1
+    key = keys[size]
+    slot = slots[size]
+    seq = seqs[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and keys[child + 1] < keys[child]:
+            child += 1
+        if keys[child] >= key:
+            break
+        keys[i] = keys[child]
+        slots[i] = slots[child]
+        seqs[i] = seqs[child]
+        i = child
+    keys[i] = key
+    slots[i] = slot
+    seqs[i] = seq
+    return size
+
+
+@numba.njit(cache=True)
+def _heap_compact(keys: np.ndarray, entries: np.ndarray, seqs: np.ndarray, slots: np.ndarray, ints: np.ndarray) -> None:
+    """Drop the entries of sequences that were preempted since."""
+    size = ints[I_HEAP]
+    kept = 0
+    for i in range(size):
+        key, slot, seq = keys[i], entries[i], seqs[i]
+        if slots[slot, S_SEQ] == seq and slots[slot, S_STATE] == DECODE:
+            kept = _heap_push(keys, entries, seqs, kept, key, slot, seq)
+    ints[I_HEAP] = kept
+
+
+@numba.njit(cache=True)
+def _growth(residues: np.ndarray, period: int, decoding: int, counter: int, steps: int) -> int:
+    """Blocks that ``decoding`` sequences take over the ``steps`` steps after ``counter``."""
+    total = (steps // period) * decoding
+    for i in range(1, steps % period + 1):
+        total += residues[(counter + i) % period]
+    return total
+
+
+@numba.njit(cache=True)
+def advance(  # noqa: C901
+    tables: tuple,
+    policy: np.ndarray,
+    delays: np.ndarray,
+    visible: np.ndarray,
+    sent: np.ndarray,
+    inputs: np.ndarray,
+    outputs: np.ndarray,
+    hits: np.ndarray,
+    ints: np.ndarray,
+    floats: np.ndarray,
+    slots: np.ndarray,
+    times: np.ndarray,
+    free_slots: np.ndarray,
+    heap_key: np.ndarray,
+    heap_slot: np.ndarray,
+    heap_seq: np.ndarray,
+    order: np.ndarray,
+    preempted: np.ndarray,
+    residues: np.ndarray,
+    finishing: np.ndarray,
+    firsts: np.ndarray,
+    records: np.ndarray,
+    itl_hist: np.ndarray,
+    timeline: np.ndarray,
+    until_ms: float,
+) -> int:
+    """Run until ``until_ms``, or until nothing is left to do. Returns OK, STUCK or RECORDS_FULL.
+
+    ``visible`` (sorted), ``sent``, ``inputs``, ``outputs``, ``hits`` hold the requests; those from ``ints[I_NEXT]`` to
+    ``ints[I_ISSUED]`` wait or will arrive. In a closed loop the rest is issued as requests end, and the arrays are
+    written. One row of ``records`` per finished request.
+    """
+    max_seqs = policy[P_MAX_SEQS]
+    block = policy[P_BLOCK]
+    period = policy[P_PERIOD]
+    pp = policy[P_PP]
+    budget_per_step = policy[P_BUDGET]
+    reserve = policy[P_RESERVE] != 0
+    ghosts_on = policy[P_GHOST] != 0
+    ahead = policy[P_ASYNC] != 0
+    gain = delays[Q_TOKENS_PER_STEP]
+    decode_kv_axis = tables[8]
+    tokens_per_decode = 1 + policy[P_SPEC]
+    pool = policy[P_POOL]
+    cached_in_budget = policy[P_CACHED_IN_BUDGET] != 0
+
+    while True:
+        now = floats[F_NOW]
+        if now >= until_ms:
+            return OK
+        if ints[I_DONE] + max_seqs + 8 > records.shape[0]:
+            return RECORDS_FULL
+        if ints[I_NOW_VALID] == 0 and ints[I_RUNNING] == 0 and ints[I_PREEMPTED] == 0:
+            if ints[I_NEXT] >= ints[I_ISSUED]:
+                return OK
+            if visible[ints[I_NEXT]] > now:
+                if visible[ints[I_NEXT]] >= until_ms:
+                    floats[F_NOW] = until_ms
+                    return OK
+                now = visible[ints[I_NEXT]]
+                floats[F_NOW] = now
+        if timeline.shape[0] > 0 and now >= floats[F_NEXT_SAMPLE]:
+            count = ints[I_SAMPLES]
+            if count == timeline.shape[0]:
+                count //= 2
+                for i in range(count):
+                    for c in range(L_COUNT):
+                        timeline[i, c] = timeline[2 * i, c]
+                floats[F_SAMPLE_MS] *= 2.0
+            timeline[count, L_TIME] = now
+            timeline[count, L_RUNNING] = ints[I_RUNNING]
+            timeline[count, L_ADMITTED] = ints[I_NEXT]
+            timeline[count, L_USED] = pool - ints[I_FREE]
+            timeline[count, L_LIVE] = floats[F_KV_SUM] + floats[F_HELD]
+            ints[I_SAMPLES] = count + 1
+            floats[F_NEXT_SAMPLE] = now + floats[F_SAMPLE_MS]
+
+        # ---- plan one step at ``now`` -------------------------------------------------------------------------
+        side = 1 - ints[I_SIDE] if ints[I_NOW_VALID] != 0 else ints[I_SIDE]
+        ints[I_FIN0 + side] = 0
+        ints[I_FIRST0 + side] = 0
+        ghosts = ints[I_GHOSTS] if ghosts_on else 0
+        ints[I_GHOSTS] = 0
+        preempted_now = 0
+        decodes = ints[I_DECODING]
+        counter = ints[I_COUNTER] + 1
+        if not reserve and decodes > 0:
+            while True:
+                need = residues[counter % period]
+                if need <= ints[I_FREE]:
+                    break
+                top = ints[I_ORDER] - 1
+                victim = -1
+                while top >= 0:
+                    slot = order[top, 0]
+                    if slots[slot, S_SEQ] == order[top, 1] and (
+                        slots[slot, S_STATE] == DECODE or slots[slot, S_STATE] == PREFILL
+                    ):
+                        victim = slot
+                        break
+                    top -= 1
+                if victim < 0:
+                    return STUCK
+                for i in range(top, ints[I_ORDER] - 1):
+                    order[i, 0] = order[i + 1, 0]
+                    order[i, 1] = order[i + 1, 1]
+                ints[I_ORDER] -= 1
+                preempted_now += _preempt(victim, slots, times, ints, floats, residues, preempted, period, gain)
+            decodes = ints[I_DECODING]
+        ints[I_COUNTER] = counter
+        if decodes > 0:
+            if not reserve:
+                ints[I_FREE] -= residues[counter % period]
+            floats[F_KV_SUM] += gain * decodes
+        step_kv = floats[F_KV_SUM]
+        budget = pp * budget_per_step - decodes * tokens_per_decode
+        new = 0.0
+        pairs = 0.0
+        prompts = 0
+        partial = ints[I_PARTIAL]
+        if partial >= 0 and budget > 0:
+            length = slots[partial, S_INPUT] + slots[partial, S_GENERATED]
+            done = slots[partial, S_COMPUTED]
+            chunk = min(length - done, budget)
+            if chunk < length - done:
+                chunk -= chunk % policy[P_CHUNK_MULTIPLE]
+            owned = slots[partial, S_BLOCKS]
+            need = max(0, -(-(done + chunk) // block) - owned) if not reserve else 0
+            if chunk > 0 and need > ints[I_FREE]:
+                for i in range(ints[I_ORDER] - 1, -1, -1):
+                    if order[i, 0] == partial and order[i, 1] == slots[partial, S_SEQ]:
+                        for j in range(i, ints[I_ORDER] - 1):
+                            order[j, 0] = order[j + 1, 0]
+                            order[j, 1] = order[j + 1, 1]
+                        ints[I_ORDER] -= 1
+                        break
+                preempted_now += _preempt(partial, slots, times, ints, floats, residues, preempted, period, gain)
+            elif chunk > 0:
+                slots[partial, S_BLOCKS] += need
+                ints[I_FREE] -= need
+                end = done + chunk
+                pairs += 0.5 * (float(end) * (end + 1) - float(done) * (done + 1))
+                new += chunk
+                prompts += 1
+                budget -= chunk
+                slots[partial, S_COMPUTED] = end
+                floats[F_HELD] += chunk
+                if end == length:
+                    ints[I_PARTIAL] = -1
+                    floats[F_HELD] -= length
+                    _start_decode(
+                        partial, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot, heap_seq,
+                        counter, period, block, gain, reserve,
+                    )  # fmt: skip
+        if preempted_now == 0 and ints[I_PARTIAL] < 0:
+            while budget > 0 and ints[I_RUNNING] < max_seqs:
+                resumed = ints[I_PREEMPTED] > 0
+                slot = -1
+                head = ints[I_NEXT]
+                if resumed:
+                    slot = preempted[ints[I_PREEMPTED] - 1]
+                    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
+                    total = slots[slot, S_INPUT] + slots[slot, S_OUTPUT]
+                    hit = 0
+                elif head < ints[I_ISSUED] and visible[head] <= now:
+                    length = inputs[head]
+                    total = length + outputs[head]
+                    hit = hits[head]
+                else:
+                    break
+                left = length - hit
+                counted = length if cached_in_budget else left
+                if policy[P_CHUNKED] != 0:
+                    chunk = min(left, budget)
+                    if chunk < left:
+                        chunk -= chunk % policy[P_CHUNK_MULTIPLE]
+                        if chunk == 0:
+                            break
+                    counted = chunk
+                else:
+                    if counted > budget:
+                        break
+                    chunk = left
+                need = -(-(hit + chunk) // block)
+                if reserve:
+                    need = -(-total // block)
+                asked = need
+                if policy[P_FULL_SEQUENCE] != 0:
+                    asked = max(need, -(-length // block))
+                if ints[I_RUNNING] > 0 and not reserve:
+                    asked += policy[P_WATERMARK]
+                if asked > ints[I_FREE]:
+                    break
+                if resumed:
+                    ints[I_PREEMPTED] -= 1
+                else:
+                    ints[I_FREE_SLOTS] -= 1
+                    slot = free_slots[ints[I_FREE_SLOTS]]
+                    slots[slot, S_INPUT] = length
+                    slots[slot, S_OUTPUT] = outputs[head]
+                    slots[slot, S_GENERATED] = 0
+                    times[slot, T_SEND] = sent[head]
+                    times[slot, T_FIRST] = -1.0
+                    ints[I_NEXT] = head + 1
+                ints[I_SEQ] += 1
+                slots[slot, S_SEQ] = ints[I_SEQ]
+                slots[slot, S_HIT] = hit
+                slots[slot, S_BLOCKS] = need
+                slots[slot, S_STATE] = PREFILL
+                ints[I_FREE] -= need
+                ints[I_RUNNING] += 1
+                if ints[I_ORDER] == order.shape[0]:
+                    kept = 0
+                    for i in range(ints[I_ORDER]):
+                        if slots[order[i, 0], S_SEQ] == order[i, 1] and slots[order[i, 0], S_STATE] != FREE:
+                            order[kept, 0] = order[i, 0]
+                            order[kept, 1] = order[i, 1]
+                            kept += 1
+                    ints[I_ORDER] = kept
+                order[ints[I_ORDER], 0] = slot
+                order[ints[I_ORDER], 1] = ints[I_SEQ]
+                ints[I_ORDER] += 1
+                end = hit + chunk
+                pairs += 0.5 * (float(end) * (end + 1) - float(hit) * (hit + 1))
+                new += chunk
+                prompts += 1
+                budget -= counted
+                slots[slot, S_COMPUTED] = end
+                if end == length:
+                    _start_decode(
+                        slot, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot, heap_seq,
+                        counter, period, block, gain, reserve,
+                    )  # fmt: skip
+                else:
+                    ints[I_PARTIAL] = slot
+                    floats[F_HELD] += end
+                    break
+        # decoding sequences whose last token comes from this step
+        while ints[I_HEAP] > 0 and heap_key[0] <= counter:
+            slot = heap_slot[0]
+            valid = slots[slot, S_SEQ] == heap_seq[0] and slots[slot, S_STATE] == DECODE
+            ints[I_HEAP] = _heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
+            if valid:
+                times[slot, T_HELD] = _leave_decode(slot, slots, ints, floats, residues, period, gain)
+                floats[F_HELD] += times[slot, T_HELD]
+                slots[slot, S_STATE] = FINISHING
+                finishing[side, ints[I_FIN0 + side]] = slot
+                ints[I_FIN0 + side] += 1
+        batch = decodes + ghosts
+        planned = batch > 0 or prompts > 0
+        plan_ms = 0.0
+        plan_first_ms = 0.0
+        if planned:
+            ghost_kv = ghosts * (step_kv / decodes if decodes > 0 else 1.0)
+            plan_ms, plan_first_ms = iteration_ms(
+                tables, pp, budget_per_step, new, float(prompts), pairs, float(batch), step_kv + ghost_kv
+            )
+
+        if ints[I_NOW_VALID] == 0:
+            if not planned:
+                return STUCK
+            ints[I_NOW_VALID] = 1
+            ints[I_SIDE] = side
+            floats[F_CUR_MS] = plan_ms
+            floats[F_CUR_FIRST_MS] = plan_first_ms
+            ints[I_CUR_DECODES] = decodes
+            ints[I_CUR_PROMPTS] = prompts
+            ints[I_CUR_PREEMPTED] = preempted_now
+            floats[F_CUR_NEW] = new
+            floats[F_CUR_KV] = step_kv
+            ints[I_GHOSTS] = ints[I_FIN0 + side]
+            if ahead:
+                continue
+            planned = False
+
+        # ---- leap over equal decode steps ---------------------------------------------------------------------
+        cur = ints[I_SIDE]
+        if (
+            planned
+            and ahead
+            and prompts == 0
+            and ints[I_CUR_PROMPTS] == 0
+            and ghosts == 0
+            and preempted_now == 0
+            and ints[I_CUR_PREEMPTED] == 0
+            and ints[I_FIN0 + cur] == 0
+            and ints[I_FIN0 + side] == 0
+            and ints[I_HEAP] > 0
+            and ints[I_CUR_DECODES] == decodes
+        ):
+            limit_ms = until_ms
+            if ints[I_NEXT] < ints[I_ISSUED] and ints[I_PREEMPTED] == 0 and visible[ints[I_NEXT]] > now:
+                limit_ms = min(limit_ms, visible[ints[I_NEXT]])
+            while ints[I_HEAP] > 1 and not (
+                slots[heap_slot[0], S_SEQ] == heap_seq[0] and slots[heap_slot[0], S_STATE] == DECODE
+            ):
+                ints[I_HEAP] = _heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
+            steps = heap_key[0] - counter
+            mean = floats[F_CUR_KV] / decodes
+            edge = np.inf
+            for i in range(decode_kv_axis.size):
+                if decode_kv_axis[i] > mean:
+                    edge = decode_kv_axis[i]
+                    break
+            if edge < np.inf and mean + gain * (steps - 1) > edge:
+                steps = int((edge - mean) / gain) + 1
+            if steps > 1 and not reserve:
+                while steps > 1 and _growth(residues, period, decodes, counter, steps) > ints[I_FREE]:
+                    steps = steps // 2
+            if steps > 1:
+                first = floats[F_CUR_MS]
+                slope = plan_ms - first
+                if limit_ms < np.inf:
+                    room = limit_ms - now
+                    if steps * first + 0.5 * slope * steps * (steps - 1) >= room:
+                        half = first - 0.5 * slope
+                        if slope > 1e-12:
+                            guess = (-half + np.sqrt(half * half + 2.0 * slope * room)) / slope
+                        else:
+                            guess = room / max(first, 1e-9)
+                        steps = min(steps, int(guess) + 1)
+                        while steps > 0 and steps * first + 0.5 * slope * steps * (steps - 1) >= room:
+                            steps -= 1
+            if steps > 1:
+                total_ms = steps * first + 0.5 * slope * steps * (steps - 1)
+                parts = 1
+                if steps >= 8 and slope * steps > 0.004 * first:
+                    parts = 4
+                done_steps = 0
+                for part in range(parts):
+                    upto = steps * (part + 1) // parts
+                    middle = 0.5 * (done_steps + upto - 1)
+                    _add_itl(itl_hist, first + slope * middle, decodes * (upto - done_steps))
+                    done_steps = upto
+                used0 = pool - ints[I_FREE]
+                grown = _growth(residues, period, decodes, counter, steps) if not reserve else 0
+                floats[F_BUSY_MS] += total_ms
+                floats[F_BATCH_MS] += total_ms * decodes
+                floats[F_ALLOC_MS] += total_ms * (used0 + 0.5 * grown)
+                floats[F_LIVE_MS] += total_ms * (floats[F_KV_SUM] + floats[F_HELD] + 0.5 * gain * decodes * steps)
+                ints[I_FREE] -= grown
+                ints[I_COUNTER] = counter + steps
+                ints[I_STEPS] += steps
+                ints[I_LEAPT] += steps
+                floats[F_KV_SUM] += gain * decodes * steps
+                floats[F_NOW] = now + total_ms
+                floats[F_CUR_KV] += gain * decodes * steps
+                floats[F_CUR_MS], floats[F_CUR_FIRST_MS] = iteration_ms(
+                    tables, pp, budget_per_step, 0.0, 0.0, 0.0, float(decodes), floats[F_CUR_KV]
+                )
+                plan_ms, plan_first_ms = iteration_ms(
+                    tables, pp, budget_per_step, 0.0, 0.0, 0.0, float(decodes), floats[F_KV_SUM]
+                )
+                step_kv = floats[F_KV_SUM]
+                now = floats[F_NOW]
+                while ints[I_HEAP] > 0 and heap_key[0] <= ints[I_COUNTER]:
+                    slot = heap_slot[0]
+                    valid = slots[slot, S_SEQ] == heap_seq[0] and slots[slot, S_STATE] == DECODE
+                    ints[I_HEAP] = _heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
+                    if valid:
+                        times[slot, T_HELD] = _leave_decode(slot, slots, ints, floats, residues, period, gain)
+                        floats[F_HELD] += times[slot, T_HELD]
+                        slots[slot, S_STATE] = FINISHING
+                        finishing[side, ints[I_FIN0 + side]] = slot
+                        ints[I_FIN0 + side] += 1
+
+        # ---- run the current step and hand out its tokens -----------------------------------------------------
+        dur = floats[F_CUR_MS]
+        end_ms = now + dur
+        floats[F_BUSY_MS] += dur
+        floats[F_BATCH_MS] += dur * (ints[I_CUR_DECODES] + ints[I_CUR_PROMPTS])
+        floats[F_ALLOC_MS] += dur * (pool - ints[I_FREE])
+        floats[F_LIVE_MS] += dur * (floats[F_KV_SUM] + floats[F_HELD])
+        floats[F_PREFILLED] += floats[F_CUR_NEW]
+        ints[I_STEPS] += 1
+        if ints[I_CUR_DECODES] > 0:
+            _add_itl(itl_hist, dur, ints[I_CUR_DECODES])
+        token_ms = now + floats[F_CUR_FIRST_MS]
+        for i in range(ints[I_FIRST0 + cur]):
+            slot = firsts[cur, i]
+            if times[slot, T_FIRST] < 0.0:
+                times[slot, T_FIRST] = token_ms
+            else:
+                _add_itl(itl_hist, token_ms - times[slot, T_LAST], 1)
+            times[slot, T_LAST] = token_ms
+        for i in range(ints[I_FIN0 + cur]):
+            slot = finishing[cur, i]
+            last_ms = end_ms if times[slot, T_FIRST] < token_ms else token_ms
+            client_ms = last_ms + delays[Q_RESPONSE]
+            row = ints[I_DONE]
+            records[row, R_SEND] = times[slot, T_SEND]
+            records[row, R_TTFT] = times[slot, T_FIRST] + delays[Q_RESPONSE] - times[slot, T_SEND]
+            records[row, R_E2E] = client_ms - times[slot, T_SEND]
+            records[row, R_INPUT] = slots[slot, S_INPUT]
+            records[row, R_OUTPUT] = slots[slot, S_OUTPUT]
+            ints[I_DONE] = row + 1
+            ints[I_FREE] += slots[slot, S_BLOCKS]
+            floats[F_HELD] -= times[slot, T_HELD]
+            ints[I_RUNNING] -= 1
+            slots[slot, S_STATE] = FREE
+            slots[slot, S_SEQ] = -1
+            free_slots[ints[I_FREE_SLOTS]] = slot
+            ints[I_FREE_SLOTS] += 1
+            floats[F_LAST_MS] = max(floats[F_LAST_MS], client_ms)
+            if policy[P_CLOSED] != 0 and ints[I_ISSUED] < policy[P_REQUESTS]:
+                _issue(client_ms + delays[Q_TURNAROUND], delays, visible, sent, inputs, outputs, hits, ints)
+        floats[F_NOW] = end_ms
+        if planned:
+            ints[I_SIDE] = side
+            floats[F_CUR_MS] = plan_ms
+            floats[F_CUR_FIRST_MS] = plan_first_ms
+            ints[I_CUR_DECODES] = decodes
+            ints[I_CUR_PROMPTS] = prompts
+            ints[I_CUR_PREEMPTED] = preempted_now
+            floats[F_CUR_NEW] = new
+            floats[F_CUR_KV] = step_kv
+            ints[I_GHOSTS] = ints[I_FIN0 + side]
+        else:
+            ints[I_NOW_VALID] = 0
+
+
+@numba.njit(cache=True)
+def _preempt(
+    slot: int,
+    slots: np.ndarray,
+    times: np.ndarray,
+    ints: np.ndarray,
+    floats: np.ndarray,
+    residues: np.ndarray,
+    preempted: np.ndarray,
+    period: int,
+    gain: float,
+) -> int:
+    """Free everything ``slot`` holds and put it in front of the waiting queue; its tokens so far become prompt."""
+    if slots[slot, S_STATE] == DECODE:
+        steps = ints[I_COUNTER] - slots[slot, S_START]
+        _leave_decode(slot, slots, ints, floats, residues, period, gain)
+        slots[slot, S_GENERATED] = min(
+            slots[slot, S_OUTPUT] - 1, slots[slot, S_GENERATED] + 1 + int(np.floor(gain * steps + 1e-9))
+        )
+    else:
+        ints[I_PARTIAL] = -1
+        floats[F_HELD] -= slots[slot, S_COMPUTED]
+    times[slot, T_LAST] = floats[F_NOW] + (floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
+    ints[I_FREE] += slots[slot, S_BLOCKS]
+    ints[I_RUNNING] -= 1
+    ints[I_PREEMPTIONS] += 1
+    slots[slot, S_BLOCKS] = 0
+    slots[slot, S_COMPUTED] = 0
+    slots[slot, S_STATE] = PREEMPTED
+    preempted[ints[I_PREEMPTED]] = slot
+    ints[I_PREEMPTED] += 1
+    return 1
+
+
+@numba.njit(cache=True)
+def _leave_decode(
+    slot: int, slots: np.ndarray, ints: np.ndarray, floats: np.ndarray, residues: np.ndarray, period: int, gain: float
+) -> float:
+    """Take ``slot`` out of the decode aggregates, after the step ``ints[I_COUNTER]``, and set the blocks it owns.
+
+    Returns the KV tokens that it holds.
+    """
+    steps = ints[I_COUNTER] - slots[slot, S_START]
+    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
+    floats[F_KV_SUM] -= length + gain * steps
+    if ints[I_DECODING] == 1:
+        floats[F_KV_SUM] = 0.0
+    ints[I_DECODING] -= 1
+    if slots[slot, S_PHASE] >= 0:
+        residues[(slots[slot, S_START] - slots[slot, S_PHASE]) % period] -= 1
+        slots[slot, S_BLOCKS] += (slots[slot, S_PHASE] + steps) // period
+    return length + gain * steps
+
+
+@numba.njit(cache=True)
+def _start_decode(
+    slot: int,
+    side: int,
+    slots: np.ndarray,
+    times: np.ndarray,
+    ints: np.ndarray,
+    floats: np.ndarray,
+    residues: np.ndarray,
+    finishing: np.ndarray,
+    firsts: np.ndarray,
+    heap_key: np.ndarray,
+    heap_slot: np.ndarray,
+    heap_seq: np.ndarray,
+    counter: int,
+    period: int,
+    block: int,
+    gain: float,
+    reserve: bool,
+) -> None:
+    """The step just planned computes the last prompt token of ``slot``: it decodes from the next step on."""
+    firsts[side, ints[I_FIRST0 + side]] = slot
+    ints[I_FIRST0 + side] += 1
+    left = slots[slot, S_OUTPUT] - slots[slot, S_GENERATED] - 1
+    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
+    if left <= 0:
+        slots[slot, S_STATE] = FINISHING
+        finishing[side, ints[I_FIN0 + side]] = slot
+        ints[I_FIN0 + side] += 1
+        times[slot, T_HELD] = length
+        floats[F_HELD] += length
+        return
+    slots[slot, S_STATE] = DECODE
+    slots[slot, S_START] = counter
+    if reserve:
+        slots[slot, S_PHASE] = -1
+    else:
+        phase = min(period - 1, int(((length - 1) % block) / gain))
+        slots[slot, S_PHASE] = phase
+        residues[(counter - phase) % period] += 1
+    ints[I_DECODING] += 1
+    floats[F_KV_SUM] += length
+    key = counter + int(np.ceil(left / gain - 1e-9))
+    if ints[I_HEAP] == heap_key.size:
+        _heap_compact(heap_key, heap_slot, heap_seq, slots, ints)
+    ints[I_HEAP] = _heap_push(heap_key, heap_slot, heap_seq, ints[I_HEAP], key, slot, slots[slot, S_SEQ])
+
+
+@numba.njit(cache=True)
+def _issue(
+    send_ms: float,
+    delays: np.ndarray,
+    visible: np.ndarray,
+    sent: np.ndarray,
+    inputs: np.ndarray,
+    outputs: np.ndarray,
+    hits: np.ndarray,
+    ints: np.ndarray,
+) -> None:
+    """A client of a closed loop sends the next request; the queue stays sorted by the time the scheduler sees it."""
+    i = ints[I_ISSUED]
+    new_input = inputs[i]
+    new_output = outputs[i]
+    new_hit = hits[i]
+    seen = send_ms + delays[Q_REQUEST] + delays[Q_REQUEST_PER_1K] * new_input / 1000.0
+    while i > ints[I_NEXT] and visible[i - 1] > seen:
+        visible[i] = visible[i - 1]
+        sent[i] = sent[i - 1]
+        inputs[i] = inputs[i - 1]
+        outputs[i] = outputs[i - 1]
+        hits[i] = hits[i - 1]
+        i -= 1
+    visible[i] = seen
+    sent[i] = send_ms
+    inputs[i] = new_input
+    outputs[i] = new_output
+    hits[i] = new_hit
+    ints[I_ISSUED] += 1

@@ -1,0 +1,205 @@
+"""``simulate``: a load on an instance (or replicas of it) to a SimResult. See ``kernel`` for the rules followed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from planner.engines.scheduler import scheduler_policy
+from planner.engines.types import EngineName, ResolvedSettings
+from planner.errors import InfeasibleError, InputError
+from planner.memory.types import MemoryLedger
+from planner.models.spec import ModelSpec
+from planner.serving import kernel as k
+from planner.serving.arrivals import RequestSet, request_set
+from planner.serving.engine import Instance, InstanceRules
+from planner.serving.metrics import histogram_percentiles, meets_slo, percentiles, tpot_ms
+from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
+from planner.steptime.types import StepModel
+
+TIMELINE_ROWS = 2048
+Router = Literal["round_robin", "least_loaded"]
+
+
+def instance_rules(resolved: ResolvedSettings, ledger: MemoryLedger) -> InstanceRules:
+    """Scheduler rules and KV pool of one data-parallel rank.
+
+    Pools of several layer groups are counted in token equivalents: ``kv_tokens`` of the ledger over the block size.
+    """
+    policy = scheduler_policy(resolved)
+    blocks = ledger.kv_tokens // policy.block_tokens
+    if resolved.kv_cache_max_tokens is not None:
+        blocks = min(blocks, resolved.kv_cache_max_tokens // policy.block_tokens)
+    acceptance = resolved.speculative_acceptance or 0.0
+    drafts = resolved.speculative_tokens
+    return InstanceRules(
+        policy=policy,
+        pool_blocks=max(0, blocks - policy.lost_blocks),
+        extra_step=resolved.engine is EngineName.TENSORRT_LLM and resolved.async_scheduling,
+        pp=resolved.pp,
+        tokens_per_step=1.0 + (min(acceptance, float(drafts)) if drafts else 0.0),
+        draft_tokens=drafts,
+    )
+
+
+def simulate(
+    step: StepModel,
+    model: ModelSpec,
+    resolved: ResolvedSettings,
+    ledger: MemoryLedger,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    slo: Sequence[SloTarget] = (),
+    seed: int = 0,
+    replicas: int = 1,
+    router: Router = "round_robin",
+    timeline: bool = False,
+) -> SimResult:
+    """Simulate ``load`` on ``replicas`` equal instances; throughput is of all of them.
+
+    Data-parallel ranks are instances behind a round-robin router. ``timeline`` samples the first replica. Raises
+    InfeasibleError when a request can never be served and InputError for a senseless load.
+    """
+    if not ledger.fits:
+        raise InfeasibleError("; ".join(ledger.reasons) or "the model does not fit", field="memory")
+    rules = instance_rules(resolved, ledger)
+    requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
+    longest = int((requests.inputs + requests.outputs).max())
+    if longest > resolved.max_model_len:
+        if input_tokens.kind != "normal" and output_tokens.kind != "normal":
+            raise InfeasibleError(
+                f"a request of {longest} tokens exceeds max_model_len {resolved.max_model_len}",
+                field="max_model_len",
+                value=resolved.max_model_len,
+                remedy="Raise max_model_len or shorten the requests.",
+            )
+        requests = _clip(requests, resolved.max_model_len)
+    return run_requests(
+        step, rules, requests, slo=slo, instances=replicas * resolved.dp, router=router, timeline=timeline
+    )
+
+
+def run_requests(
+    step: StepModel,
+    rules: InstanceRules,
+    requests: RequestSet,
+    *,
+    slo: Sequence[SloTarget] = (),
+    instances: int = 1,
+    router: Router = "round_robin",
+    timeline: bool = False,
+) -> SimResult:
+    """Run a drawn request set on ``instances`` instances and add them up."""
+    if instances < 1:
+        raise InputError("must be at least 1", field="replicas", value=instances)
+    rows = TIMELINE_ROWS if timeline else 0
+    if router == "least_loaded" and instances > 1 and not requests.closed:
+        from planner.serving.router import run_least_loaded
+
+        engines = run_least_loaded(step, rules, requests, instances, timeline_rows=rows)
+    else:
+        engines = []
+        for index, part in enumerate(split_round_robin(requests, instances)):
+            engine = Instance(step, rules, record_rows=part.size, timeline_rows=rows if index == 0 else 0)
+            engine.give(part)
+            engine.run()
+            engines.append(engine)
+    return summarise(engines, requests, slo)
+
+
+def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
+    """The part of each instance, in turn. A closed loop's clients are divided likewise."""
+    if instances == 1:
+        return [requests]
+    parts = []
+    for i in range(instances):
+        pick = slice(i, None, instances)
+        part = replace(
+            requests,
+            sent_ms=requests.sent_ms[pick],
+            inputs=requests.inputs[pick],
+            outputs=requests.outputs[pick],
+            hits=requests.hits[pick],
+            first_issued=len(range(i, requests.first_issued, instances)),
+        )
+        if part.size and part.first_issued:
+            parts.append(part)
+    return parts
+
+
+def summarise(engines: Sequence[Instance], requests: RequestSet, slo: Sequence[SloTarget]) -> SimResult:
+    """Percentiles over all instances; time-weighted means over the time until the last token."""
+    records = np.concatenate([engine.drain() for engine in engines])
+    start_ms = float(records[:, k.R_SEND].min())
+    ends = records[:, k.R_SEND] + records[:, k.R_E2E]
+    end_ms = float(ends.max())
+    duration_s = max((end_ms - start_ms) / 1000.0, 1e-9)
+    floats = np.array([engine.floats for engine in engines])
+    busy_ms = float(floats[:, k.F_BUSY_MS].sum())
+    span_ms = max((end_ms - start_ms) * len(engines), 1e-9)
+    pool = engines[0].rules.pool_blocks
+    alloc = float(floats[:, k.F_ALLOC_MS].sum())
+    live = float(floats[:, k.F_LIVE_MS].sum()) / engines[0].rules.policy.block_tokens
+    output = float(records[:, k.R_OUTPUT].sum())
+    total = output + float(records[:, k.R_INPUT].sum())
+    hist = np.sum([engine.itl_hist for engine in engines], axis=0)
+    return SimResult(
+        requests=requests.size,
+        completed=records.shape[0],
+        duration_s=duration_s,
+        output_tok_per_s=output / duration_s,
+        total_tok_per_s=total / duration_s,
+        req_per_s=records.shape[0] / duration_s,
+        ttft_ms=percentiles(records[:, k.R_TTFT]),
+        tpot_ms=percentiles(tpot_ms(records)),
+        itl_ms=histogram_percentiles(hist),
+        e2e_ms=percentiles(records[:, k.R_E2E]),
+        goodput_per_s=float(meets_slo(records, slo).sum()) / duration_s if slo else None,
+        preemptions=int(sum(engine.ints[k.I_PREEMPTIONS] for engine in engines)),
+        utilisation=min(1.0, busy_ms / span_ms),
+        mean_batch=float(floats[:, k.F_BATCH_MS].sum()) / max(busy_ms, 1e-9),
+        mean_kv_used=min(1.0, alloc / max(busy_ms, 1e-9) / max(pool, 1)),
+        kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
+        steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
+        saturated=_saturated(records, requests),
+        timeline=_timeline(engines[0]) if engines[0].timeline.shape[0] else None,
+    )
+
+
+def _saturated(records: F64, requests: RequestSet) -> bool:
+    """Open loop: requests of the last fifth wait much longer than those of the second fifth, beyond noise."""
+    if requests.closed or requests.size < 40 or float(requests.sent_ms.max()) <= 0.0:
+        return False
+    order = np.argsort(records[:, k.R_SEND], kind="stable")
+    ttft = records[order, k.R_TTFT]
+    fifth = ttft.size // 5
+    early, late = float(np.median(ttft[fifth : 2 * fifth])), float(np.median(ttft[-fifth:]))
+    span_ms = float(requests.sent_ms.max())
+    return late > 2.0 * early and late - early > 0.05 * span_ms
+
+
+def _timeline(engine: Instance) -> Timeline:
+    rows = engine.timeline[: int(engine.ints[k.I_SAMPLES])]
+    pool = max(engine.rules.pool_blocks, 1)
+    times = rows[:, k.L_TIME]
+    visible = np.sort(engine.visible[: int(engine.ints[k.I_ISSUED])])
+    arrived = np.searchsorted(visible, times, side="right")
+    return Timeline(
+        t_s=times / 1000.0,
+        running=rows[:, k.L_RUNNING].astype(np.int64),
+        waiting=np.maximum(arrived - rows[:, k.L_ADMITTED].astype(np.int64), 0),
+        kv_used=rows[:, k.L_USED] / pool,
+        live_kv=rows[:, k.L_LIVE] / (pool * engine.rules.policy.block_tokens),
+    )
+
+
+def _clip(requests: RequestSet, limit: int) -> RequestSet:
+    """Cut the tail of drawn lengths at the context limit, as the engine would refuse them."""
+    outputs = np.minimum(requests.outputs, limit - 1)
+    inputs = np.minimum(requests.inputs, limit - outputs)
+    return replace(requests, inputs=inputs, outputs=outputs, hits=np.minimum(requests.hits, inputs - 1))

@@ -26,7 +26,7 @@ POLL_S = 0.1
 class Channel(filesystem.Channel):
     """Filesystem channel with atomic writes. Files are ``<time ns>_<uuid>.<queue>.msg``."""
 
-    def _put(self, queue: str, payload: dict, **_kwargs: Any) -> None:
+    def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:
         """Write one message; raises ChannelError when the directory cannot be written."""
         name = f"{time_ns():020d}_{uuid.uuid4()}.{queue}.msg"
         folder = Path(self.data_folder_out)
@@ -39,7 +39,7 @@ class Channel(filesystem.Channel):
             part.unlink(missing_ok=True)
             raise ChannelError(f"Cannot write a message to {folder}: {error.strerror}") from error
 
-    def _get(self, queue: str) -> Any:
+    def _get(self, queue: str, timeout: Any = None) -> Any:
         """Take the oldest message of ``queue``; raises Empty when there is none."""
         folder = Path(self.data_folder_in)
         suffix = f"{queue}.msg"

@@ -1,0 +1,148 @@
+"""What an emulated engine is told: step times, scheduler limits, start-up facts and faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.jsonio import from_json
+from planner.steptime.types import FrontEnd, StepTables
+from runners.contracts import StartupFacts
+
+MAX_TABLE_CELLS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TableData:
+    """``StepTables`` as JSON lists; same names, units (ms) and shapes."""
+
+    shared_tokens: tuple[float, ...]
+    shared_ms: tuple[float, ...]
+    head_seqs: tuple[float, ...]
+    head_ms: tuple[float, ...]
+    prefill_tokens: tuple[float, ...]
+    prefill_context: tuple[float, ...]
+    prefill_ms: tuple[tuple[float, ...], ...]
+    decode_batch: tuple[float, ...]
+    decode_kv: tuple[float, ...]
+    decode_ms: tuple[tuple[float, ...], ...]
+    fixed_ms: float
+    graph_sizes: tuple[float, ...] = ()
+    pp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The scheduler's limits. ``reserve_output`` is TensorRT-LLM's GUARANTEED_NO_EVICT."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    block_tokens: int
+    kv_blocks: int
+    chunked_prefill: bool = True
+    prefix_caching: bool = True
+    async_scheduling: bool = True
+    reserve_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong on purpose, for tests.
+
+    ``exit_at_once`` with ``exit_code``; ``hang_in_loading`` says nothing more after the weights; ``die_after_tokens``
+    ends the process by SIGKILL once that many tokens were sent; ``refuse_generation`` lists the model but answers 500;
+    ``leave_child`` starts a process that outlives it; ``ignore_sigterm`` must be killed; ``slow_factor`` stretches
+    steps;
+    ``error_share`` of the requests answer 500.
+    """
+
+    exit_at_once: bool = False
+    exit_code: int = 1
+    hang_in_loading: bool = False
+    die_after_tokens: int = 0
+    refuse_generation: bool = False
+    leave_child: bool = False
+    ignore_sigterm: bool = False
+    slow_factor: float = 1.0
+    error_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmulationSpec:
+    """All that an emulated engine needs. ``load_s`` is how long it pretends to load; ``prefix_hit`` the share of each
+    prompt that it treats as cached (whole blocks), ``vocab_size`` the words of its tokenizer.
+    """
+
+    acts_as: Literal["vllm", "tensorrt_llm"]
+    version: str
+    gpu: str
+    tables: TableData
+    front_end: FrontEnd
+    limits: Limits
+    startup: StartupFacts = field(default_factory=StartupFacts)
+    load_s: float = 2.0
+    prefix_hit: float = 0.0
+    vocab_size: int = 8192
+    faults: Faults = field(default_factory=Faults)
+
+
+def parse_spec(data: Any) -> EmulationSpec:
+    """Read and check the material of an emulated engine; raises InputError naming the field that is wrong."""
+    spec = from_json(EmulationSpec, data, "emulation")
+    limits = spec.limits
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_tokens", "kv_blocks"):
+        if getattr(limits, name) < 1:
+            raise InputError("must be at least 1", field=f"emulation.limits.{name}", value=getattr(limits, name))
+    if not 0.0 <= spec.prefix_hit < 1.0:
+        raise InputError("must be in 0..1", field="emulation.prefix_hit", value=spec.prefix_hit)
+    if not 0.0 <= spec.load_s <= 3600.0:
+        raise InputError("must be in 0..3600 seconds", field="emulation.load_s", value=spec.load_s)
+    if not 16 <= spec.vocab_size <= 1_000_000:
+        raise InputError("must be in 16..1000000", field="emulation.vocab_size", value=spec.vocab_size)
+    if not 0.0 < spec.faults.slow_factor <= 1000.0:
+        raise InputError("must be in 0..1000", field="emulation.faults.slow_factor", value=spec.faults.slow_factor)
+    step_tables(spec.tables)
+    return spec
+
+
+def with_faults(spec: EmulationSpec, **faults: Any) -> EmulationSpec:
+    """The same engine, going wrong."""
+    return replace(spec, faults=replace(spec.faults, **faults))
+
+
+def step_tables(data: TableData) -> StepTables:
+    """The tables as arrays; raises InputError when a shape does not fit, an axis does not rise or a time is
+    negative.
+    """
+    arrays = {
+        name: np.asarray(getattr(data, name), dtype=np.float64)
+        for name in TableData.__dataclass_fields__
+        if name not in ("fixed_ms", "pp")
+    }
+    shapes = {
+        "shared_ms": ("shared_tokens",),
+        "head_ms": ("head_seqs",),
+        "prefill_ms": ("prefill_tokens", "prefill_context"),
+        "decode_ms": ("decode_batch", "decode_kv"),
+    }
+    for values, axes in shapes.items():
+        expected = tuple(arrays[axis].size for axis in axes)
+        if arrays[values].shape != expected:
+            shape = arrays[values].shape
+            raise InputError(f"must have the shape {expected}", field=f"emulation.tables.{values}", value=shape)
+        if arrays[values].size > MAX_TABLE_CELLS or arrays[values].size == 0:
+            raise InputError("has no cells or too many", field=f"emulation.tables.{values}", value=expected)
+        if len(axes) == 2 and min(expected) < 2:
+            raise InputError("needs two points an axis", field=f"emulation.tables.{values}", value=expected)
+        if (arrays[values] < 0).any():
+            raise InputError("holds a negative time", field=f"emulation.tables.{values}")
+        for axis in axes:
+            if (np.diff(arrays[axis]) <= 0).any():
+                raise InputError("must rise", field=f"emulation.tables.{axis}")
+    if data.fixed_ms < 0:
+        raise InputError("must not be negative", field="emulation.tables.fixed_ms", value=data.fixed_ms)
+    return StepTables(**arrays, fixed_ms=data.fixed_ms, pp=data.pp)

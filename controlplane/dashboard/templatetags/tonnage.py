@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.dashboard import fmt, icons
+from controlplane.dashboard import fmt, icons, pages
 
 register = template.Library()
 _ids = itertools.count(1)
@@ -262,3 +262,9 @@ def query(context: Any, **changes: Any) -> str:
         else:
             params[key] = value
     return conditional_escape(f"?{params.urlencode()}")
+
+
+@register.inclusion_tag("components/nav.html", takes_context=True)
+def navigation(context: Any, label: str = "Main") -> dict[str, Any]:
+    """The side bar's entries."""
+    return {"navigation": pages.navigation(context["request"]), "label": label}

@@ -1,0 +1,331 @@
+"""A plan's result JSON (``planner.plan_types.PlanResult``) as the pages show it. No database, no planner: data in, rows out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from controlplane.dashboard import figures, fmt, gpumap
+from controlplane.dashboard.chart import Chart
+
+Json = Mapping[str, Any]
+ENGINES = ("vllm", "tensorrt_llm")
+HOURS_PER_MONTH = Decimal(730)
+
+
+@dataclass(frozen=True)
+class MarginBar:
+    """Geometry of a verdict's margin on an axis of 0..100 %; shares of the runner-up's cost become x positions."""
+
+    zero: float
+    low: float
+    high: float
+    value: float
+    labels: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class WorkloadRow:
+    """One workload of a plan: its demand, the verdict, the chosen candidate and the best of the other engine."""
+
+    name: str
+    workload: Json
+    verdict: Json
+    chosen: Json | None
+    other: Json | None
+    nodes: tuple[tuple[str, int], ...]  # name, GPUs used there
+    unplaced: Json | None
+    margin: MarginBar | None
+    css: str = ""
+    candidates: tuple[Json, ...] = field(default=(), repr=False)
+
+    @property
+    def engine(self) -> str | None:
+        """The engine chosen; None when nothing fits."""
+        return self.verdict.get("engine")
+
+    @property
+    def other_engine(self) -> str | None:
+        """The engine that was not chosen."""
+        return next((e for e in ENGINES if e != self.engine), None) if self.engine else None
+
+    @property
+    def look(self) -> str:
+        """Class of the verdict card."""
+        if self.chosen is None:
+            return "none"
+        return "close" if self.verdict.get("too_close") else str(self.engine)
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """State name and word: served, in part, not at all."""
+        if self.chosen is None:
+            return "infeasible", "Fits nowhere"
+        if self.unplaced:
+            return "attention", f"{self.unplaced['replicas']} of {self.chosen['replicas']} replicas unplaced"
+        return "met", "Served within the SLO"
+
+    @property
+    def slo_words(self) -> str:
+        """The objectives in words."""
+        return ", ".join(slo_word(target) for target in self.workload.get("slo", ())) or "no SLO"
+
+    @property
+    def demand(self) -> str:
+        """The load to plan for in words."""
+        return load_words(self.workload.get("load") or {})
+
+    @property
+    def lengths(self) -> str:
+        """Mean input and output tokens in words."""
+        sides = (expected(self.workload.get(side)) for side in ("input_tokens", "output_tokens"))
+        return " → ".join(fmt.sig(side) for side in sides) + " tokens"
+
+    def usd(self, candidate: Json | None) -> dict[str, Any] | None:
+        """$ per million output tokens (all tokens when there is no output) with its band."""
+        return usd_per_mtok(candidate)
+
+    @property
+    def usd_chosen(self) -> dict[str, Any] | None:
+        """Cost of the choice."""
+        return usd_per_mtok(self.chosen)
+
+    @property
+    def usd_other(self) -> dict[str, Any] | None:
+        """Cost of the other engine's best."""
+        return usd_per_mtok(self.other)
+
+    @property
+    def usd_unit(self) -> str:
+        """What the cost is divided by."""
+        cost = (self.chosen or {}).get("cost") or {}
+        return "/ M tok" if cost.get("usd_per_mtok_output") is not None else "/ M tok, all"
+
+    @property
+    def arithmetic(self) -> list[tuple[str, str]]:
+        """What the chosen candidate's figures were made of, for the evidence mark."""
+        return arithmetic(self.chosen)
+
+    @property
+    def other_reason(self) -> str:
+        """Why there is no candidate of the other engine."""
+        if self.other is not None:
+            return ""
+        refused = [c for c in self.candidates if engine_of(c) == self.other_engine and c.get("reasons")]
+        return refused[0]["reasons"][0] if refused else "No candidate of this engine was computed."
+
+
+def slo_word(target: Json) -> str:
+    """"TTFT p90 ≤ 500 ms"."""
+    return f"{target['metric'].upper()} {target['stat']} ≤ {fmt.duration(target['limit_ms'] / 1000)}"
+
+
+def load_words(load: Json) -> str:
+    """"24 req/s, Poisson", "64 at once", "5,000 requests offline"."""
+    if load.get("kind") == "open":
+        names = {"poisson": "Poisson", "constant": "constant", "gamma": "gamma", "onoff": "bursts", "trace": "as traced"}
+        return f"{fmt.sig(load.get('rate_per_s'))} req/s, {names.get(load.get('arrival', ''), load.get('arrival'))}"
+    if load.get("kind") == "closed":
+        return f"{load.get('concurrency', 0):,} at once"
+    if load.get("kind") == "offline":
+        return f"{load.get('requests') or 0:,} requests offline"
+    return "no load"
+
+
+def expected(lengths: Json | None) -> float | None:
+    """Mean of planner ``Lengths`` JSON."""
+    if not lengths:
+        return None
+    kind = lengths.get("kind")
+    if kind == "fixed":
+        return fmt.as_float(lengths.get("value"))
+    if kind == "normal":
+        return fmt.as_float(lengths.get("mean"))
+    if kind == "uniform":
+        return (float(lengths.get("low", 0)) + float(lengths.get("high", 0))) / 2
+    samples = lengths.get("samples") or []
+    return sum(samples) / len(samples) if samples else None
+
+
+def engine_of(candidate: Json) -> str | None:
+    """Engine of a candidate, from its settings, else from its id."""
+    if candidate.get("settings"):
+        return candidate["settings"]["engine"]
+    parts = str(candidate.get("id", "")).split("/")
+    return next((part for part in parts if part in ENGINES), None)
+
+
+def usd_per_mtok(candidate: Json | None) -> dict[str, Any] | None:
+    """Cost per million output tokens as an interval; of all tokens when no output is served."""
+    cost = (candidate or {}).get("cost")
+    if not cost:
+        return None
+    value = cost.get("usd_per_mtok_output")
+    if value is None:
+        return {"value": cost.get("usd_per_mtok_total"), "low": None, "high": None}
+    band = cost.get("usd_per_mtok_output_80") or (None, None)
+    return {"value": value, "low": band[0], "high": band[1]}
+
+
+def arithmetic(candidate: Json | None) -> list[tuple[str, str]]:
+    """How a candidate's figures came about, as (name, text)."""
+    if not candidate or not candidate.get("performance"):
+        return []
+    performance, settings = candidate["performance"], candidate.get("settings") or {}
+    rows = [
+        ("Engine", f"{fmt.engine_label(settings.get('engine'))} {settings.get('version', '')}"),
+        ("Replicas", f"{candidate.get('replicas')} of {fmt.parallelism(settings)}"),
+        ("Load a replica carries", f"{fmt.sig(candidate.get('replica_rate_per_s'))} req/s within the SLO"),
+        ("Mean batch", fmt.sig(performance.get("mean_batch"))),
+        ("Output", f"{fmt.sig(performance.get('output_tok_per_s'))} tok/s"),
+        ("KV in use", fmt.percent(performance.get("mean_kv_used"))),
+        ("Busy", fmt.percent(performance.get("utilisation"))),
+    ]
+    cost = candidate.get("cost")
+    if cost:
+        rows.append(("Month", fmt.money(cost["usd_per_month"])))
+        rows.append(("GPU-hours", fmt.sig(cost["gpu_hours_per_month"])))
+    return rows
+
+
+def margin_bar(verdict: Json) -> MarginBar | None:
+    """The margin with its band, on an axis that holds zero and the whole band."""
+    margin = verdict.get("margin")
+    if not margin:
+        return None
+    value, low, high = (float(margin[key]) for key in ("value", "low", "high"))
+    start, end = min(0.0, low), max(0.0, high, 0.1)
+    pad = 0.08 * (end - start)
+    start, end = start - (pad if start < 0 else 0.02 * (end - start)), end + pad
+
+    def at(share: float) -> float:
+        return round(100 * (share - start) / (end - start), 2)
+
+    labels = ((at(0.0), "same cost"), (at(value), f"{fmt.percent(value)} cheaper"))
+    return MarginBar(at(0.0), at(low), at(high), at(value), labels)
+
+
+def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
+    """Rows in the order of the request."""
+    by_workload: dict[str, list[Json]] = {}
+    for candidate in result.get("candidates", ()):
+        by_workload.setdefault(candidate["workload"], []).append(candidate)
+    by_id = {candidate["id"]: candidate for candidate in result.get("candidates", ())}
+    verdicts = {verdict["workload"]: verdict for verdict in result.get("verdicts", ())}
+    unplaced = {entry["workload"]: entry for entry in result.get("unplaced", ())}
+    nodes: dict[str, Counter[str]] = {}
+    for placement in result.get("placements", ()):
+        nodes.setdefault(placement["workload"], Counter())[placement["node"]] += len(placement["gpu_indexes"])
+    classes = gpumap.category_classes(workload["name"] for workload in request.get("workloads", ()))
+    rows = []
+    for workload in request.get("workloads", ()):
+        name = workload["name"]
+        verdict = verdicts.get(name) or {"workload": name, "sentence": "No verdict.", "reasons": (), "chosen": None}
+        rows.append(
+            WorkloadRow(
+                name=name,
+                workload=workload,
+                verdict=verdict,
+                chosen=by_id.get(verdict.get("chosen") or ""),
+                other=by_id.get(verdict.get("runner_up") or ""),
+                nodes=tuple(sorted(nodes.get(name, Counter()).items())),
+                unplaced=unplaced.get(name),
+                margin=margin_bar(verdict),
+                css=classes[name].replace("w", "c", 1),
+                candidates=tuple(by_workload.get(name, ())),
+            )
+        )
+    return rows
+
+
+def usd_per_mtok_output(rows: Sequence[WorkloadRow]) -> Decimal | None:
+    """Cost of all placed workloads together per million output tokens, at the load carried in a month."""
+    usd, tokens = Decimal(0), Decimal(0)
+    for row in rows:
+        cost = (row.chosen or {}).get("cost")
+        if cost and cost.get("usd_per_mtok_output"):
+            month, each = Decimal(cost["usd_per_month"]), Decimal(cost["usd_per_mtok_output"])
+            usd += month
+            tokens += month / each if each else Decimal(0)
+    return usd / tokens if tokens else None
+
+
+def monthly_parts(rows: Sequence[WorkloadRow]) -> list[tuple[str, Decimal]]:
+    """Cost parts of all chosen candidates, summed by label, in order of first appearance."""
+    totals: dict[str, Decimal] = {}
+    for row in rows:
+        for name, amount in ((row.chosen or {}).get("cost") or {}).get("parts", ()):
+            totals[name] = totals.get(name, Decimal(0)) + Decimal(amount)
+    return list(totals.items())
+
+
+def cost_chart(rows: Sequence[WorkloadRow]) -> Chart:
+    """$ per million tokens of both engines, each workload."""
+    table = []
+    for row in rows:
+        by_engine = {row.engine: row.usd_chosen, row.other_engine: row.usd_other}
+        table.append((row.name, *((by_engine.get(engine) or {}).get("value") for engine in ENGINES)))
+    return figures.cost_by_workload(table)
+
+
+def memory_chart(rows: Sequence[WorkloadRow]) -> Chart:
+    """Memory of one GPU of each chosen candidate."""
+    return figures.memory_stack(
+        [(row.name, row.chosen["memory"]) for row in rows if row.chosen and row.chosen.get("memory")], ident="plan-memory"
+    )
+
+
+def left_out(row: WorkloadRow) -> list[Json]:
+    """Candidates that cannot serve the workload, with their reasons."""
+    return [candidate for candidate in row.candidates if candidate.get("status") != "ok"]
+
+
+def ranked(row: WorkloadRow, limit: int = 12) -> list[Json]:
+    """Feasible candidates, cheapest first."""
+
+    def key(candidate: Json) -> Decimal:
+        cost = usd_per_mtok(candidate)
+        return Decimal(cost["value"]) if cost and cost["value"] is not None else Decimal("Infinity")
+
+    return sorted((c for c in row.candidates if c.get("status") == "ok"), key=key)[:limit]
+
+
+def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
+    """The request's nodes with each GPU coloured by the workload placed on it."""
+    classes = gpumap.category_classes(workload["name"] for workload in request.get("workloads", ()))
+    taken: dict[tuple[str, int], str] = {}
+    for placement in result.get("placements", ()):
+        for index in placement["gpu_indexes"]:
+            taken[placement["node"], index] = placement["workload"]
+    stranded = (result.get("stranded_after") or {}).get("by_node", {})
+    nodes, counts = [], Counter(taken.values())
+    for node in [*request.get("nodes", ()), *result.get("purchased_nodes", ())]:
+        busy = set(node.get("busy_gpus", ()))
+        names = [taken.get((node["name"], index)) for index in range(node["gpus"])]
+        free_class = free_cell(node.get("state", "active"), float(stranded.get(node["name"], 0)))
+        cells = tuple(
+            classes[name] if name else ("t" if index in busy else free_class) for index, name in enumerate(names)
+        )
+        used = Counter(name for name in names if name)
+        words = ", ".join(f"{name} on {count}" for name, count in used.items()) or "nothing placed"
+        nodes.append(
+            gpumap.MapNode(
+                slug="".join(c if c.isalnum() else "-" for c in node["name"]), name=node["name"], site=node["site"],
+                gpu=node["gpu"], gpus=node["gpus"], nvlink_domain=node["nvlink_domain"],
+                state=node.get("state", "active"), cells=cells, words=words, url=f"{url}{node['name']}",
+            )
+        )  # fmt: skip
+    legend = [(classes[name], name, counts[name]) for name in classes]
+    return gpumap.build(nodes, legend)
+
+
+def free_cell(state: str, stranded_gpus: float) -> str:
+    """Class of a GPU that nothing is placed on."""
+    if state == "planned":
+        return "p"
+    if state in {"maintenance", "retired"}:
+        return "o"
+    return "s" if stranded_gpus >= 0.5 else "f"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from planner.calibration import CalibrationFactor
 from planner.economics.operations import OperationsCosts
 from planner.economics.types import CostBreakdown, EnergyPrice, GpuHourPrice
 from planner.engines.types import ResolvedSettings
@@ -65,22 +66,6 @@ class PlanWorkload:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationFactor:
-    """Measured / predicted for one key, fitted from probes. An empty field matches anything."""
-
-    engine: str
-    gpu: str
-    model: str
-    precision: str
-    tp: int
-    step_factor: float
-    ttft_extra_ms: float
-    samples: int
-    residual_log_sd: float
-    source: str  # which probe runs
-
-
-@dataclass(frozen=True, slots=True)
 class PurchaseOption:
     """A kind of node that may be bought: ``node`` is the pattern (its name is the prefix of new nodes)."""
 
@@ -124,7 +109,7 @@ class PlanRequest:
     seed: int = 0
     purchase_options: tuple[PurchaseOption, ...] = ()  # empty in a purchase mode: more of the node kinds in ``nodes``
     limits: PurchaseLimits | None = None
-    operations: OperationsCosts = OperationsCosts()
+    operations: OperationsCosts = field(default_factory=OperationsCosts)
     api_prices: tuple[ApiPrice, ...] = ()  # for the break-even
 
 

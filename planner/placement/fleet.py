@@ -112,7 +112,7 @@ def group_nodes(
             node.state == "planned",
         )
         groups.setdefault(key, []).append(index)
-    classes = []
+    classes: list[NodeClass] = []
     for key, members in groups.items():
         bins = tuple(item for index in members for item in bins_of(nodes[index], index))
         classes.append(NodeClass(len(classes), nodes[members[0]], tuple(members), bins, key[-2]))

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from planner.calibration import CalibrationFactor
 from planner.catalog.types import GpuSpec
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.spec import ModelSpec
-from planner.plan_types import CalibrationFactor
 from planner.steptime import calibrated
 from planner.steptime.front_end import front_end, host_time
 from planner.steptime.graph import RankGraph, build_graph

@@ -8,9 +8,9 @@ from math import exp, log, sqrt
 
 import numpy as np
 
+from planner.calibration import CalibrationFactor
 from planner.errors import InputError
 from planner.evidence import Evidence
-from planner.plan_types import CalibrationFactor
 from planner.steptime.types import StepModel
 
 _OUTLIER_LOG = log(4.0)

@@ -1,0 +1,138 @@
+"""From replicas per class to concrete nodes and GPU indexes, leaving the least stranded and moving the least."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+
+from planner.placement.fleet import NodeClass, Room
+from planner.placement.model import Counts
+from planner.placement.problem import Problem
+from planner.plan_types import Placement, PlanNode
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Concrete placements, the nodes bought for them, replicas that found no bin after all, and kept replicas."""
+
+    placements: tuple[Placement, ...]
+    purchased: tuple[PlanNode, ...]
+    missed: Counter[int]  # choice index -> replicas
+    moves: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Today:
+    choice: int
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+def assign(problem: Problem, counts: Counts) -> Assigned:
+    """Largest replicas first, each into the tightest bin; replicas that run today stay where they can."""
+    nodes = list(problem.request.nodes)
+    today = _today(problem)
+    placed: dict[int, list[tuple[tuple[int, tuple[int, ...]], ...]]] = defaultdict(list)
+    missed: Counter[int] = Counter()
+    purchased: list[PlanNode] = []
+    kept = 0
+    for group in problem.classes:
+        wanted = Counter({i: n for (i, k), n in counts.replicas.items() if k == group.index and n})
+        if group.purchase and counts.bought.get(group.index):
+            room = Room(group)
+            for number in range(counts.bought[group.index]):
+                node = _new_node(problem, group, purchased, number)
+                nodes.append(node)
+                purchased.append(node)
+                room.add_node(node, len(nodes) - 1)
+        else:
+            room = Room(group)
+        if not wanted:
+            continue
+        staying = [item for item in today if item.parts[0][0] in group.nodes and wanted[item.choice]]
+        result = _fill(problem, room, wanted, staying)
+        while result[1] and staying:  # what stays may fragment the class: let the smallest go first
+            staying = _without_smallest(problem, staying)
+            result = _fill(problem, room, wanted, staying)
+        for index, parts in result[0]:
+            placed[index].append(parts)
+        missed += result[1]
+        kept += result[2]
+    return Assigned(_placements(problem, placed, nodes), tuple(purchased), missed, len(today) - kept)
+
+
+def _fill(
+    problem: Problem, room: Room, wanted: Counter[int], staying: list[_Today]
+) -> tuple[list[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]], Counter[int], int]:
+    room = room.copy()
+    left = Counter(wanted)
+    done = []
+    kept = 0
+    for item in staying:
+        if left[item.choice] and _take_all(room, item.parts):
+            left[item.choice] -= 1
+            kept += 1
+            done.append((item.choice, item.parts))
+    missed: Counter[int] = Counter()
+    for index in sorted(left, key=lambda i: (-problem.choices[i].gpus, i)):
+        for number in range(left[index]):
+            parts = room.take(problem.choices[index].gpus)
+            if parts is None:
+                missed[index] = left[index] - number
+                break
+            done.append((index, parts))
+    return done, missed, kept
+
+
+def _take_all(room: Room, parts: tuple[tuple[int, tuple[int, ...]], ...]) -> bool:
+    if len(parts) == 1:
+        return room.take_exact(*parts[0])
+    trial = room.copy()
+    if not all(trial.take_exact(node, indexes) for node, indexes in parts):
+        return False
+    for node, indexes in parts:
+        room.take_exact(node, indexes)
+    return True
+
+
+def _without_smallest(problem: Problem, staying: list[_Today]) -> list[_Today]:
+    smallest = min(problem.choices[item.choice].gpus for item in staying)
+    position = max(i for i, item in enumerate(staying) if problem.choices[item.choice].gpus == smallest)
+    return staying[:position] + staying[position + 1 :]
+
+
+def _today(problem: Problem) -> list[_Today]:
+    by_id = {choice.candidate.id: choice.index for choice in problem.choices}
+    node_of = {node.name: i for i, node in enumerate(problem.request.nodes)}
+    parts: dict[tuple[str, int], list[tuple[int, tuple[int, ...]]]] = {}
+    for item in problem.request.current:
+        if item.node in node_of:
+            parts.setdefault((item.candidate_id, item.replica), []).append((node_of[item.node], item.gpu_indexes))
+    return [
+        _Today(by_id[candidate], tuple(found)) if candidate in by_id else _Today(-1, tuple(found))
+        for (candidate, _), found in parts.items()
+    ]
+
+
+def _new_node(problem: Problem, group: NodeClass, bought: list[PlanNode], number: int) -> PlanNode:
+    """The ``number``-th node bought of a class: a planned node of the request where there is one, else a new name."""
+    if number < len(group.nodes):
+        return problem.request.nodes[group.nodes[number]]
+    taken = {node.name for node in (*problem.request.nodes, *bought)}
+    serial = next(i for i in range(1, len(taken) + 2) if f"{group.pattern.name}-new-{i}" not in taken)
+    domain = group.pattern.failure_domain or group.domain
+    return replace(group.pattern, name=f"{group.pattern.name}-new-{serial}", state="planned", failure_domain=domain)
+
+
+def _placements(
+    problem: Problem, placed: dict[int, list[tuple[tuple[int, tuple[int, ...]], ...]]], nodes: list[PlanNode]
+) -> tuple[Placement, ...]:
+    found = []
+    for index in sorted(placed):
+        candidate = problem.choices[index].candidate
+        ordered = sorted(placed[index], key=lambda parts: (nodes[parts[0][0]].name, parts[0][1]))
+        for replica, parts in enumerate(ordered):
+            for node, indexes in parts:
+                found.append(
+                    Placement(candidate.workload, candidate.id, replica, nodes[node].name, tuple(sorted(indexes)))
+                )
+    return tuple(found)

@@ -1,0 +1,379 @@
+"""The integer programme in HiGHS: workload x candidate x class of nodes -> replicas.
+
+Variables: x (option chosen), n (replicas of a choice on a class), s (share of a workload left unserved), b (nodes
+bought), y (choice in use, only for a freely split workload that needs a spare), k (replicas that stay where they are).
+
+Packing is exact in the aggregate when the replica sizes on a class divide one another (1, 2, 4, 8): then replicas fit
+iff for every size s the GPUs of all replicas of at least s do not exceed the sum over bins of floor(free / s) x s
+(largest first wastes nothing that the bound does not count). Otherwise bin patterns are enumerated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+import highspy
+import numpy as np
+
+from planner.placement.fleet import NodeClass, bins_of
+from planner.placement.problem import Choice, Problem
+
+MOVE_SHARE = 0.002  # a move may cost this share of the replica's hourly price: it decides between equal plans only
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Replicas by (choice, class), nodes bought by class, share unserved by workload."""
+
+    replicas: dict[tuple[int, int], int]
+    bought: dict[int, int]
+    unserved: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What HiGHS answered. ``bound`` is the proven lower bound of the objective in USD an hour."""
+
+    counts: Counts | None
+    objective: float
+    bound: float
+    proven: bool
+
+
+def unserved_shares(problem: Problem, replicas: dict[tuple[int, int], int]) -> dict[int, float]:
+    """Share of each workload's demand (its spare included) that ``replicas`` leave out, recomputed without tolerances."""
+    left = {}
+    for number, workload in enumerate(problem.workloads):
+        own = [(problem.choices[i], count) for (i, _), count in replicas.items() if count]
+        own = [(choice, count) for choice, count in own if choice.workload == number]
+        reserve = max((choice.share for choice, _ in own), default=0.0) if workload.n_plus_1 else 0.0
+        if sum(choice.share * count for choice, count in own) - reserve >= 1 - _TOLERANCE:
+            left[number] = 0.0
+        else:
+            parts = sum(count / choice.needed for choice, count in own)
+            left[number] = min(1.0, max(1 - parts, min((1 / choice.needed for choice, _ in own), default=1.0)))
+    return left
+
+
+class _QuietHighs(highspy.Highs):
+    """HiGHS prints its banner from ``enableCallbacks``, before any option can be set: silence it first."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802
+        """See ``highspy.Highs``."""
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()
+
+
+class Programme:
+    """One HiGHS model of a problem. ``minimise_unserved`` and ``minimise_cost`` are solved one after the other."""
+
+    def __init__(self, problem: Problem, seed: int, threads: int = 2) -> None:
+        self._problem = problem
+        self._h = _QuietHighs()
+        for key, value in (
+            ("threads", threads),
+            ("random_seed", seed),
+            ("mip_feasibility_tolerance", _TOLERANCE),
+        ):
+            self._h.setOptionValue(key, value)
+        self._cost: list[float] = []
+        self._integer: list[bool] = []
+        self._lower: list[float] = []
+        self._upper: list[float] = []
+        self._rows: list[tuple[float, float, dict[int, float]]] = []
+        self.x: dict[int, int] = {}
+        self.n: dict[tuple[int, int], int] = {}
+        self.s: dict[int, int] = {}
+        self.b: dict[int, int] = {}
+        self._build()
+
+    def minimise_unserved(self, weights: dict[int, float], time_limit_s: float) -> Solved:
+        """Least weighted share of demand left out."""
+        cost = np.zeros(len(self._cost))
+        for workload, column in self.s.items():
+            cost[column] = weights[workload]
+        return self._solve(cost, {}, time_limit_s, 1e-4, None)
+
+    def minimise_cost(
+        self, unserved: dict[int, float], time_limit_s: float, gap: float, start: Counts | None
+    ) -> Solved:
+        """Cheapest plan that leaves no more than ``unserved`` of each workload out. ``start`` is a known plan."""
+        bounds = {self.s[workload]: (0.0, share + _TOLERANCE if share else 0.0) for workload, share in unserved.items()}
+        return self._solve(np.array(self._cost), bounds, time_limit_s, gap, start)
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _column(self, cost: float, upper: float, integer: bool = True) -> int:
+        self._cost.append(cost)
+        self._lower.append(0.0)
+        self._upper.append(upper)
+        self._integer.append(integer)
+        return len(self._cost) - 1
+
+    def _row(self, low: float, high: float, terms: dict[int, float]) -> None:
+        if terms:
+            self._rows.append((low, high, terms))
+
+    def _build(self) -> None:
+        problem = self._problem
+        for choice in problem.choices:
+            for k in choice.classes:
+                cost = problem.usd_per_hour(choice, problem.classes[k])
+                self.n[choice.index, k] = self._column(cost, float(choice.needed))
+        for group in problem.classes:
+            if group.purchase:
+                price = group.pattern.gpus * float(group.pattern.price.usd_per_gpu_hour)
+                self.b[group.index] = self._column(price, float(group.buy_limit or 10**6))
+        for workload in range(len(problem.workloads)):
+            self.s[workload] = self._column(0.0, 1.0, integer=False)
+            if workload in problem.covers:
+                self._cover_rows(workload)
+            else:
+                self._option_rows(workload)
+            if problem.workloads[workload].spread:
+                self._spread_rows(workload)
+        for group in problem.classes:
+            self._capacity_rows(group)
+        self._purchase_rows()
+        self._keep_rows()
+        self._load()
+
+    def _option_rows(self, workload: int) -> None:
+        """At most one option; its replicas stand somewhere or are missing, and what is missing counts as unserved."""
+        problem = self._problem
+        own = [(i, option) for i, option in enumerate(problem.options) if option.workload == workload]
+        for i, _ in own:
+            self.x[i] = self._column(0.0, 1.0)
+        self._row(-math.inf, 1.0, {self.x[i]: 1.0 for i, _ in own})
+        unserved = {self.s[workload]: 1.0}
+        for i, _ in own:
+            unserved[self.x[i]] = 1.0
+        for choice in problem.choices_of(workload):
+            short = self._column(0.0, float(choice.needed), integer=False)
+            terms = {self.n[choice.index, k]: 1.0 for k in choice.classes}
+            terms[short] = 1.0
+            for i, option in own:
+                count = dict(option.counts).get(choice.index)
+                if count:
+                    terms[self.x[i]] = -float(count)
+            self._row(0.0, 0.0, terms)
+            unserved[short] = -1.0 / choice.needed
+        self._row(1.0, math.inf, unserved)
+
+    def _cover_rows(self, workload: int) -> None:
+        """Any mix whose shares add up to the demand; with a spare, also after the loss of any one replica in use."""
+        problem = self._problem
+        terms = {self.s[workload]: 1.0}
+        for choice in problem.choices_of(workload):
+            for k in choice.classes:
+                terms[self.n[choice.index, k]] = choice.share
+        self._row(1.0, math.inf, terms)
+        if not problem.workloads[workload].n_plus_1:
+            return
+        for choice in problem.choices_of(workload):
+            used = self._column(0.0, 1.0)
+            own = {self.n[choice.index, k]: 1.0 for k in choice.classes}
+            self._row(-math.inf, 0.0, {**own, used: -float(choice.needed)})
+            self._row(1.0, math.inf, {**terms, used: -choice.share, self.s[workload]: 1.0 + choice.share})
+
+    def _spread_rows(self, workload: int) -> None:
+        """No failure domain holds more than half of the replicas, rounded up."""
+        problem = self._problem
+        own = problem.choices_of(workload)
+        domains = sorted({problem.classes[k].domain for choice in own for k in choice.classes})
+        for domain in domains:
+            inside = {self.n[c.index, k]: 1.0 for c in own for k in c.classes if problem.classes[k].domain == domain}
+            if workload in problem.covers:
+                total = {self.n[c.index, k]: -0.5 for c in own for k in c.classes}
+                self._row(-math.inf, 0.5, {column: total[column] + inside.get(column, 0.0) for column in total})
+                continue
+            allowed = {
+                self.x[i]: -float(math.ceil(option.replicas / 2))
+                for i, option in enumerate(problem.options)
+                if option.workload == workload
+            }
+            self._row(-math.inf, 0.0, {**inside, **allowed})
+
+    def _capacity_rows(self, group: NodeClass) -> None:
+        here = [choice for choice in self._problem.choices if group.index in choice.classes]
+        if not here:
+            return
+        sizes = sorted({min(choice.gpus, group.bin_size) for choice in here} | {1})
+        if all(large % small == 0 for small, large in pairwise(sizes)):
+            self._nested_rows(group, here, sizes)
+        else:
+            self._pattern_rows(group, here, sizes)
+        self._whole_node_row(group, here)
+
+    def _nested_rows(self, group: NodeClass, here: list[Choice], sizes: list[int]) -> None:
+        for size in sizes:
+            terms = {self.n[c.index, group.index]: float(c.gpus) for c in here if min(c.gpus, group.bin_size) >= size}
+            if group.purchase:
+                per_node = sum(len(item.free) // size * size for item in bins_of(group.pattern, 0))
+                terms[self.b[group.index]] = -float(per_node)
+                self._row(-math.inf, 0.0, terms)
+            else:
+                self._row(-math.inf, float(group.capacity(size)), terms)
+
+    def _pattern_rows(self, group: NodeClass, here: list[Choice], sizes: list[int]) -> None:
+        if group.purchase:
+            per_node = Counter(len(item.free) for item in bins_of(group.pattern, 0))
+        else:
+            per_node = Counter(len(item.free) for item in group.bins)
+        held: dict[int, dict[int, float]] = {size: {} for size in sizes}
+        for free, count in sorted(per_node.items()):
+            columns = {}
+            for pattern in _patterns(free, tuple(size for size in sizes if size > 1)):
+                column = self._column(0.0, 1e6 if group.purchase else float(count))
+                columns[column] = 1.0
+                for size, number in pattern.items():
+                    held[size][column] = float(number)
+            if group.purchase:
+                columns[self.b[group.index]] = -float(count)
+                self._row(-math.inf, 0.0, columns)
+            else:
+                self._row(-math.inf, float(count), columns)
+        for size in sizes:
+            terms = {
+                self.n[c.index, group.index]: float(c.gpus // size) for c in here if min(c.gpus, group.bin_size) == size
+            }
+            terms |= {column: -held_here for column, held_here in held[size].items()}
+            self._row(-math.inf, 0.0, terms)
+
+    def _whole_node_row(self, group: NodeClass, here: list[Choice]) -> None:
+        """Replicas that span bins need whole nodes (or whole bins of one): their nodes are counted apart."""
+        terms = {
+            self.n[c.index, group.index]: float(max(1, c.gpus // group.pattern.gpus))
+            for c in here
+            if c.gpus > group.bin_size
+        }
+        if not terms:
+            return
+        if group.purchase:
+            self._row(-math.inf, 0.0, {**terms, self.b[group.index]: -1.0})
+        else:
+            self._row(-math.inf, float(group.whole_nodes()), terms)
+
+    def _purchase_rows(self) -> None:
+        limits = self._problem.request.limits
+        if limits is None or not self.b:
+            return
+        groups = [self._problem.classes[k] for k in self.b]
+        if limits.usd_per_hour is not None:
+            price = {self.b[g.index]: self._cost[self.b[g.index]] for g in groups}
+            self._row(-math.inf, float(limits.usd_per_hour), price)
+        if limits.power_kw is not None:
+            power = {self.b[g.index]: g.power_kw for g in groups if g.power_kw is not None}
+            self._row(-math.inf, limits.power_kw, power)
+        if limits.rack_units is not None:
+            units = {self.b[g.index]: float(g.rack_units) for g in groups if g.rack_units is not None}
+            self._row(-math.inf, float(limits.rack_units), units)
+
+    def _keep_rows(self) -> None:
+        """A replica that stays in its class is worth a little: between equal plans the one with fewer moves wins."""
+        problem = self._problem
+        by_id = {choice.candidate.id: choice for choice in problem.choices}
+        class_of = {node: group.index for group in problem.classes for node in group.nodes}
+        node_of = {node.name: i for i, node in enumerate(problem.request.nodes)}
+        today: Counter[tuple[int, int]] = Counter()
+        seen: set[tuple[str, int]] = set()
+        for placed in problem.request.current:
+            if (placed.candidate_id, placed.replica) in seen:
+                continue
+            seen.add((placed.candidate_id, placed.replica))
+            choice = by_id.get(placed.candidate_id)
+            k = class_of.get(node_of.get(placed.node, -1))
+            if choice is not None and k is not None and k in choice.classes:
+                today[choice.index, k] += 1
+        for (index, k), count in sorted(today.items()):
+            choice = problem.choices[index]
+            worth = MOVE_SHARE * (choice.gpus * float(problem.classes[k].pattern.price.usd_per_gpu_hour))
+            kept = self._column(-worth, float(count), integer=False)
+            self._row(-math.inf, 0.0, {kept: 1.0, self.n[index, k]: -1.0})
+
+    def _load(self) -> None:
+        count = len(self._cost)
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = count, len(self._rows)
+        lp.col_cost_ = np.array(self._cost)
+        lp.col_lower_, lp.col_upper_ = np.array(self._lower), np.array(self._upper)
+        lp.row_lower_ = np.array([_bound(low) for low, _, _ in self._rows])
+        lp.row_upper_ = np.array([_bound(high) for _, high, _ in self._rows])
+        starts, index, value = [0], [], []
+        for _, _, terms in self._rows:
+            for column, factor in sorted(terms.items()):
+                index.append(column)
+                value.append(factor)
+            starts.append(len(index))
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_, lp.a_matrix_.index_ = np.array(starts), np.array(index)
+        lp.a_matrix_.value_ = np.array(value)
+        kinds = highspy.HighsVarType
+        lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in self._integer]
+        self._h.passModel(lp)
+
+    # -- solving -------------------------------------------------------------------------------------------------------
+
+    def _solve(
+        self,
+        cost: np.ndarray,
+        bounds: dict[int, tuple[float, float]],
+        time_limit_s: float,
+        gap: float,
+        start: Counts | None,
+    ) -> Solved:
+        count = len(self._cost)
+        everything = np.arange(count, dtype=np.int32)
+        self._h.changeColsCost(count, everything, cost)
+        for column, (low, high) in bounds.items():
+            self._h.changeColBounds(column, low, high)
+        self._h.setOptionValue("time_limit", max(time_limit_s, 0.1) + self._h.getRunTime())
+        self._h.setOptionValue("mip_rel_gap", gap)
+        if start is not None:
+            self._set_start(start)
+        self._h.run()
+        info = self._h.getInfo()
+        proven = self._h.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return Solved(None, math.inf, info.mip_dual_bound, proven)
+        values = self._h.getSolution().col_value
+        return Solved(self._counts(values), info.objective_function_value, info.mip_dual_bound, proven)
+
+    def _counts(self, values: list[float]) -> Counts:
+        replicas = {key: round(values[column]) for key, column in self.n.items() if values[column] > 0.5}
+        bought = {key: round(values[column]) for key, column in self.b.items() if values[column] > 0.5}
+        return Counts(replicas, bought, unserved_shares(self._problem, replicas))
+
+    def _set_start(self, start: Counts) -> None:
+        """Give HiGHS the integer part of a known plan; it completes the rest."""
+        columns = {self.n[key]: float(start.replicas.get(key, 0)) for key in self.n}
+        columns |= {self.b[key]: float(start.bought.get(key, 0)) for key in self.b}
+        indexes = np.array(list(columns), dtype=np.int32)
+        self._h.setSolution(len(indexes), indexes, np.array(list(columns.values())))
+
+
+def _bound(value: float) -> float:
+    return value if math.isfinite(value) else math.copysign(highspy.kHighsInf, value)
+
+
+def _patterns(free: int, sizes: tuple[int, ...]) -> list[Counter[int]]:
+    """Maximal multisets of ``sizes`` that fit into ``free`` GPUs; what is left is filled with single GPUs."""
+    found: list[Counter[int]] = []
+
+    def extend(position: int, left: int, chosen: Counter[int]) -> None:
+        if position < 0:
+            full = Counter(chosen)
+            if left:
+                full[1] = left
+            found.append(full)
+            return
+        size = sizes[position]
+        for count in range(left // size, -1, -1):
+            extend(position - 1, left - count * size, chosen + Counter({size: count}))
+
+    extend(len(sizes) - 1, free, Counter())
+    return found

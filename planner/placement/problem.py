@@ -1,0 +1,168 @@
+"""From a request and its candidates to a placement problem: demands, options and the classes that may hold them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from planner.placement.fleet import NodeClass, fits_shape, group_nodes
+from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
+
+COVER_FROM_REPLICAS = 13  # from here a workload may split freely: rounding to whole replicas matters little
+MIX_CANDIDATES = 5  # two-candidate mixes are formed among this many cheapest candidates of a workload
+_EPSILON = 1e-9
+_Purchase = tuple[PlanNode, int | None, float | None, int | None, str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate with what the programme needs of it. ``needed`` replicas serve the whole demand, spare included."""
+
+    index: int
+    workload: int
+    candidate: Candidate
+    engine: str
+    gpus: int
+    share: float  # of the demand, carried by one replica
+    needed: int
+    extra_usd_per_hour: float
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to serve a workload in full: replicas by choice."""
+
+    workload: int
+    counts: tuple[tuple[int, int], ...]  # choice index, replicas
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of all choices."""
+        return sum(count for _, count in self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything that the greedy, the programme and the checker's callers share."""
+
+    request: PlanRequest
+    workloads: tuple[PlanWorkload, ...]
+    choices: tuple[Choice, ...]
+    options: tuple[Option, ...]  # of the workloads that are not covered freely
+    covers: frozenset[int]  # workloads served by any mix that adds up to the demand
+    classes: tuple[NodeClass, ...]
+
+    def choices_of(self, workload: int) -> tuple[Choice, ...]:
+        """Choices of a workload, in the order of the candidates."""
+        return tuple(choice for choice in self.choices if choice.workload == workload)
+
+    def usd_per_hour(self, choice: Choice, group: NodeClass) -> float:
+        """What one replica on ``group`` adds to the objective; GPUs of a purchase are paid with the node."""
+        gpu = 0.0 if group.purchase else choice.gpus * float(group.pattern.price.usd_per_gpu_hour)
+        return gpu + choice.extra_usd_per_hour
+
+
+def replicas_needed(share: float, spare: bool) -> int:
+    """Replicas that carry the whole demand when each carries ``share`` of it, one more when ``spare``."""
+    return max(1, math.ceil(1 / share - _EPSILON)) + (1 if spare else 0)
+
+
+def may_run(workload: PlanWorkload, engine: str, candidate: Candidate, node: PlanNode) -> bool:
+    """Site, tenant, engine, GPU and shape: whether a replica of ``candidate`` may stand on ``node``."""
+    return (
+        candidate.gpu == node.gpu
+        and engine in node.allowed_engines
+        and engine in workload.allowed_engines
+        and workload.site in ("", node.site)
+        and node.tenant in ("", workload.tenant)
+        and fits_shape(node, candidate.gpus_per_replica, candidate.max_nvlink_domain_needed)
+    )
+
+
+def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
+    """State the problem. Candidates that are not ok, or that no class may hold, are left out (the plan says why)."""
+    spread = any(workload.spread for workload in request.workloads)
+    classes = _classes(request, spread)
+    index_of = {workload.name: i for i, workload in enumerate(request.workloads)}
+    choices: list[Choice] = []
+    for candidate in candidates:
+        if candidate.status != "ok" or candidate.settings is None or candidate.replica_share <= 0:
+            continue
+        if candidate.workload not in index_of:
+            continue
+        number = index_of[candidate.workload]
+        workload, engine = request.workloads[number], candidate.settings.engine.value
+        allowed = tuple(k.index for k in classes if may_run(workload, engine, candidate, k.pattern))
+        if not allowed:
+            continue
+        choices.append(
+            Choice(
+                index=len(choices),
+                workload=number,
+                candidate=candidate,
+                engine=engine,
+                gpus=candidate.gpus_per_replica,
+                share=candidate.replica_share,
+                needed=replicas_needed(candidate.replica_share, workload.n_plus_1),
+                extra_usd_per_hour=float(candidate.replica_extra_usd_per_hour),
+                classes=allowed,
+            )
+        )
+    covers: set[int] = set()
+    options: list[Option] = []
+    for number, workload in enumerate(request.workloads):
+        own = [choice for choice in choices if choice.workload == number]
+        if own and min(choice.needed for choice in own) >= COVER_FROM_REPLICAS:
+            covers.add(number)
+            continue
+        options += [Option(number, ((choice.index, choice.needed),)) for choice in own]
+        options += _mixes(number, workload, own, classes)
+    return Problem(request, request.workloads, tuple(choices), tuple(options), frozenset(covers), classes)
+
+
+def price_of(choice: Choice, classes: tuple[NodeClass, ...]) -> float:
+    """USD an hour of one replica on the cheapest class that may hold it, GPUs included."""
+    cheapest = min(float(classes[k].pattern.price.usd_per_gpu_hour) for k in choice.classes)
+    return choice.gpus * cheapest + choice.extra_usd_per_hour
+
+
+def _mixes(number: int, workload: PlanWorkload, own: list[Choice], classes: tuple[NodeClass, ...]) -> list[Option]:
+    """Two-candidate mixes of the cheapest choices: every split that serves the demand without a replica to spare."""
+    cheapest = sorted(own, key=lambda c: (price_of(c, classes) / c.share, c.index))[:MIX_CANDIDATES]
+    found = []
+    for first, second in combinations(cheapest, 2):
+        for count in range(1, first.needed):
+            reserve = max(first.share, second.share) if workload.n_plus_1 else 0.0
+            left = 1 + reserve - count * first.share
+            if left <= _EPSILON:
+                break
+            other = max(1, math.ceil(left / second.share - _EPSILON))
+            if other < second.needed or count < first.needed:
+                found.append(Option(number, ((first.index, count), (second.index, other))))
+    return found
+
+
+def _classes(request: PlanRequest, spread: bool) -> tuple[NodeClass, ...]:
+    """Owned classes, then what may be bought. ``purchase`` mode leaves the owned nodes out."""
+    owned: tuple[NodeClass, ...] = ()
+    if request.mode != "purchase":
+        owned = group_nodes(request.nodes, frozenset({"active"}), by_failure_domain=spread)
+    if request.mode == "owned":
+        return owned
+    domains = [f"new {i}" for i in range(2)] if spread else [""]
+    planned = group_nodes(request.nodes, frozenset({"planned"}), by_failure_domain=spread)
+    bought: list[_Purchase] = [(g.pattern, len(g.nodes), None, None, g.domain, g.nodes) for g in planned]
+    for option in request.purchase_options:
+        terms = (option.node, option.max_count, option.power_kw, option.rack_units)
+        bought += [(*terms, domain, ()) for domain in domains]
+    if not bought:
+        kinds: dict[tuple, PlanNode] = {}
+        for node in request.nodes:
+            kinds.setdefault((node.site, node.gpu, node.gpus, node.nvlink_domain, node.price.usd_per_gpu_hour), node)
+        bought = [(node, None, None, None, domain, ()) for node in kinds.values() for domain in domains]
+    return owned + tuple(
+        NodeClass(len(owned) + i, replace(pattern, busy_gpus=()), members, (), domain, True, limit, power, units)
+        for i, (pattern, limit, power, units, domain, members) in enumerate(bought)
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import Any
 
 from django.contrib.auth.models import AbstractUser
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
@@ -18,6 +21,15 @@ class BaseModel(models.Model):
 
     class Meta:
         abstract = True
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        """Check every field; a number must be finite (NaN passes every other comparison)."""
+        super().clean_fields(exclude=exclude)
+        skipped = exclude or ()
+        for field in self._meta.concrete_fields:
+            value = getattr(self, field.attname)
+            if isinstance(value, float) and not math.isfinite(value) and field.name not in skipped:
+                raise ValidationError({field.name: f"{value} is no finite number; give one, or leave it empty."})
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Store the record, one version higher than before."""

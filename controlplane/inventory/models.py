@@ -224,7 +224,7 @@ class Price(BaseModel):
     tco_inputs = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Inputs of the cost of ownership, when that is the basis: purchase, life, residual, financing, power.",
+        help_text="Inputs of the cost of ownership, when that is the basis (see planner TcoInputs).",
     )
     source = models.CharField(max_length=300)
     valid_from = models.DateField()

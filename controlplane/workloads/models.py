@@ -33,7 +33,7 @@ def fixed_length() -> dict:
 
 
 class Trace(BaseModel):
-    """Requests as they really came: arrival times (s from the first) and token counts, packed as compressed NumPy arrays.
+    """Requests as they really came: arrival times (s from the first) and token counts, packed as NumPy arrays.
 
     ``catalogue_name`` set: shipped with the product; empty: uploaded.
     """
@@ -63,8 +63,9 @@ class Trace(BaseModel):
     def __str__(self) -> str:
         return self.name
 
-    def pack(self, times_s: np.ndarray, input_tokens: np.ndarray, output_tokens: np.ndarray) -> None:
-        """Store equal-length arrays, times ascending, and refresh the summary fields."""
+    def pack(self, times_s: np.ndarray | None, input_tokens: np.ndarray, output_tokens: np.ndarray) -> None:
+        """Store equal-length arrays (times ascending, or None for lengths alone) and refresh the summary fields."""
+        times_s = np.zeros(0) if times_s is None else times_s
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer,
@@ -73,14 +74,19 @@ class Trace(BaseModel):
             output_tokens=np.asarray(output_tokens, dtype=np.int64),
         )
         self.packed = buffer.getvalue()
-        self.rows = len(times_s)
+        self.rows = len(input_tokens)
         self.duration_s = float(times_s[-1] - times_s[0]) if len(times_s) else 0.0
         self.mean_rate_per_s = (self.rows - 1) / self.duration_s if self.duration_s > 0 else 0.0
         self.mean_input_tokens = float(np.mean(input_tokens)) if len(input_tokens) else 0.0
         self.mean_output_tokens = float(np.mean(output_tokens)) if len(output_tokens) else 0.0
 
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the requests have arrival times, or are a set of lengths alone."""
+        return self.mean_rate_per_s > 0
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Arrival times (s), input tokens, output tokens."""
+        """Arrival times (s; empty for lengths alone), input tokens, output tokens."""
         with np.load(io.BytesIO(bytes(self.packed)), allow_pickle=False) as stored:
             return stored["times_s"], stored["input_tokens"], stored["output_tokens"]
 
@@ -107,7 +113,7 @@ class LlmModel(BaseModel):
 class Workload(BaseModel):
     """What has to be served: a model, a load at the peak to plan for, request lengths, objectives and limits.
 
-    ``input_tokens``/``output_tokens`` are planner ``Lengths`` as JSON, or {"kind": "trace"} to take them from ``trace``.
+    ``input_tokens``/``output_tokens`` are planner ``Lengths`` as JSON, or {"kind": "trace"} for those of ``trace``.
     """
 
     class Kind(models.TextChoices):

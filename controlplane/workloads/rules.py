@@ -29,20 +29,16 @@ def check_workload(workload: Workload) -> None:
     has_trace = workload.trace_id is not None
     if workload.arrival == "trace" and not has_trace:
         errors["arrival"] = "Arrivals as in the trace need a trace; choose one, or another arrival."
+    elif workload.arrival == "trace" and workload.trace is not None and not workload.trace.has_arrivals:
+        errors["arrival"] = f"{workload.trace} holds lengths without arrival times; choose another arrival."
     for name in ("input_tokens", "output_tokens"):
-        if problem := length_problem(
-            getattr(workload, name), has_trace=has_trace, allow_zero=_may_be_zero(workload, name)
-        ):
+        if problem := length_problem(getattr(workload, name), has_trace=has_trace):
             errors[name] = problem
     if errors:
         raise ValidationError(errors)
 
 
-def _may_be_zero(workload: Workload, name: str) -> bool:
-    return name == "output_tokens" and workload.kind == "embed"
-
-
-def length_problem(value: Any, *, has_trace: bool, allow_zero: bool = False) -> str:
+def length_problem(value: Any, *, has_trace: bool) -> str:
     """What is wrong with request lengths given as JSON, in one sentence; empty when they are sound."""
     if isinstance(value, dict) and value.get("kind") == "trace":
         return "" if has_trace else "Lengths as in the trace need a trace; choose one, or state the lengths."
@@ -50,7 +46,6 @@ def length_problem(value: Any, *, has_trace: bool, allow_zero: bool = False) -> 
         lengths = from_json(Lengths, value, "lengths")
     except InputError as error:
         return str(error)
-    low = 0 if allow_zero else 1
     if lengths.kind == "fixed":
         numbers: tuple[float, ...] = (lengths.value,)
     elif lengths.kind == "normal":
@@ -65,6 +60,6 @@ def length_problem(value: Any, *, has_trace: bool, allow_zero: bool = False) -> 
         numbers = lengths.samples
         if not numbers:
             return "samples is empty; give at least one length."
-    if any(not low <= number <= MAX_TOKENS for number in numbers):
-        return f"Lengths must lie between {low} and {MAX_TOKENS:,} tokens."
+    if any(not 1 <= number <= MAX_TOKENS for number in numbers):
+        return f"Lengths must lie between 1 and {MAX_TOKENS:,} tokens."
     return ""

@@ -86,7 +86,7 @@ class Migration(migrations.Migration):
                 ('version', models.PositiveIntegerField(default=1, editable=False)),
                 ('basis', models.CharField(choices=[('tco', 'Cost of ownership'), ('rental', 'Rental price'), ('catalogue', 'Catalogue')], max_length=10)),
                 ('usd_per_gpu_hour', models.DecimalField(decimal_places=4, max_digits=10, validators=[django.core.validators.MinValueValidator(Decimal('0'))], verbose_name='USD per GPU-hour')),
-                ('tco_inputs', models.JSONField(blank=True, default=dict, help_text='Inputs of the cost of ownership, when that is the basis: purchase, life, residual, financing, power.')),
+                ('tco_inputs', models.JSONField(blank=True, default=dict, help_text='Inputs of the cost of ownership, when that is the basis (see planner TcoInputs).')),
                 ('source', models.CharField(max_length=300)),
                 ('valid_from', models.DateField()),
                 ('notes', models.TextField(blank=True)),

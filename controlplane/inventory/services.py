@@ -1,0 +1,169 @@
+"""Acts on the inventory."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.core import access
+from controlplane.core.access import Actor
+from controlplane.core.models import Role
+from controlplane.core.resources import ImportReport
+from controlplane.core.resources import import_table as _import_table
+from controlplane.core.services import delete_record, save_record
+from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.jobs.models import Job
+from controlplane.jobs.services import submit_job
+from planner import catalog
+from planner.economics.price import TcoInputs, gpu_hour_price
+from planner.economics.types import EnergyPrice, GpuHourPrice
+from planner.errors import PlannerError
+from planner.jsonio import from_json
+from runners.contracts import Observation, node_queue
+
+Item = Site | GpuModel | NodeType | Node | Gpu | Price
+I = TypeVar("I", Site, GpuModel, NodeType, Node, Gpu, Price)  # noqa: E741
+
+
+def save_item(*, actor: Actor, record: I, expected_version: int | None = None) -> I:
+    """Create or change one inventory record; takes an operator of its site.
+
+    Raises PermissionDenied, ValidationError, StaleVersionError. A node's GPUs are kept in step with its type.
+    """
+    access.require(actor, Role.OPERATOR, site_of(record))
+    with transaction.atomic():
+        if isinstance(record, Price):
+            _compute_tco(record)
+        save_record(record, actor=actor, expected_version=expected_version)
+        if isinstance(record, Node):
+            sync_gpus(actor=actor, node=record)
+    return record
+
+
+def delete_item(*, actor: Actor, record: Item) -> None:
+    """Delete one inventory record; raises ValidationError naming what still uses it."""
+    access.require(actor, Role.OPERATOR, site_of(record))
+    delete_record(record, actor=actor)
+
+
+def site_of(record: Item) -> Site | None:
+    """The site whose operators may change a record; None: operators of everything."""
+    if isinstance(record, Site):
+        return record if record.pk else None
+    if isinstance(record, (Node, Price)):
+        return record.site if record.site_id else None
+    return record.node.site if isinstance(record, Gpu) else None
+
+
+def sync_gpus(*, actor: Actor, node: Node) -> int:
+    """Give a node one Gpu row for each GPU of its type; returns how many were added. Surplus rows go, unless used."""
+    count = node.node_type.gpus
+    held = set(node.gpus.values_list("index", flat=True))
+    missing = [index for index in range(count) if index not in held]
+    Gpu.objects.bulk_create(Gpu(node=node, index=index) for index in missing)
+    for gpu in node.gpus.filter(index__gte=count):
+        delete_record(gpu, actor=actor)
+    return len(missing)
+
+
+def import_table(*, actor: Actor, table: str, name: str, content: bytes, dry_run: bool = False) -> ImportReport:
+    """Import a CSV or XLSX file, wholly or not at all. ``table``: sites, gpu-models, node-types, nodes, gpus, prices.
+
+    Raises TableError with every fault (row, field, value, remedy), KeyError for an unknown table, PermissionDenied.
+    """
+    from controlplane.inventory.resources import RESOURCES
+
+    return _import_table(RESOURCES[table](), actor=actor, name=name, content=content, dry_run=dry_run)
+
+
+def export_table(*, table: str, form: str = "csv") -> bytes:
+    """All records of ``table`` as ``csv`` or ``xlsx``; what comes out can be imported again."""
+    from controlplane.inventory.resources import RESOURCES
+
+    data: Any = RESOURCES[table]().export()
+    content = data.export(form)
+    return content.encode() if isinstance(content, str) else content
+
+
+def price_at(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None = None) -> GpuHourPrice:
+    """What one GPU costs an hour at a site on a day: the recorded price, else the catalogue's.
+
+    Raises UnsupportedError when neither is known.
+    """
+    day = on or timezone.now().date()
+    rows = [
+        row
+        for row in gpu_model.prices.all()
+        if row.valid_from <= day and row.site_id in (None, site.pk if site else None)
+    ]
+    if rows:
+        best = max(rows, key=lambda row: (row.site_id is not None, row.valid_from))
+        return hour_price(best)
+    return catalog.default_price(gpu_model.name)
+
+
+def hour_price(price: Price) -> GpuHourPrice:
+    """A recorded price with its parts."""
+    if price.basis == Price.Basis.TCO and price.tco_inputs:
+        return _tco(price)
+    label = "rental" if price.basis == Price.Basis.RENTAL else price.get_basis_display().lower()
+    basis: Any = price.basis
+    return GpuHourPrice(price.usd_per_gpu_hour, basis, price.source, ((label, price.usd_per_gpu_hour),))
+
+
+def discover_node(*, actor: Actor, node: Node) -> Job:
+    """Ask a node's worker what is in the host; the answer is kept beside what is recorded."""
+    access.require(actor, Role.OPERATOR, node.site)
+    return submit_job(actor=actor, kind="node.discover", payload={"node": node.slug}, queue=node_queue(node.slug))
+
+
+def apply_discovery(node: Node, observation: Observation) -> dict[str, Any]:
+    """Write what the driver reported beside the record; returns the differences in words."""
+    now = timezone.now()
+    differences: list[str] = []
+    found = {gpu.index: gpu for gpu in observation.gpus}
+    for gpu in node.gpus.all():
+        seen = found.pop(gpu.index, None)
+        if seen is None:
+            if gpu.state == Gpu.State.OK and node.node_type.gpu_model.vendor != "cpu":
+                gpu.state = Gpu.State.MISSING
+                differences.append(f"GPU {gpu.index} is recorded but was not found")
+        else:
+            if gpu.uuid and gpu.uuid != seen.uuid:
+                differences.append(f"GPU {gpu.index} was replaced: {gpu.uuid} is now {seen.uuid}")
+            if gpu.state == Gpu.State.MISSING:
+                gpu.state = Gpu.State.OK
+            gpu.uuid, gpu.discovered_name = seen.uuid, seen.name
+            gpu.discovered_memory_mib, gpu.driver_version = seen.memory_total_mib, seen.driver_version
+            gpu.discovered_at = now
+        save_record(gpu, actor=None)
+    differences += [f"GPU {index} ({gpu.name}) was found but is not recorded" for index, gpu in sorted(found.items())]
+    host = observation.host
+    return {
+        "gpus": len(observation.gpus),
+        "differences": differences,
+        "host": host.hostname if host else "",
+        "cpu": host.cpu_model if host else "",
+        "engines": dict(host.engines) if host else {},
+        "notes": list(host.notes) if host else [],
+    }
+
+
+def _compute_tco(price: Price) -> None:
+    """With TCO inputs, the hourly figure follows from them."""
+    if price.basis == Price.Basis.TCO and price.tco_inputs:
+        price.usd_per_gpu_hour = _tco(price).usd_per_gpu_hour
+
+
+def _tco(price: Price) -> GpuHourPrice:
+    site = price.site
+    energy = EnergyPrice(site.usd_per_kwh, site.pue) if site else EnergyPrice(Decimal("0.12"))
+    try:
+        return gpu_hour_price(from_json(TcoInputs, price.tco_inputs, "tco_inputs"), energy)
+    except PlannerError as error:
+        raise ValidationError({"tco_inputs": str(error)}) from error

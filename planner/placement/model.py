@@ -42,10 +42,11 @@ class Solved:
     objective: float
     bound: float
     proven: bool
+    unserved: dict[int, float]  # as the programme counts it: what a second stage may hold on to
 
 
 def unserved_shares(problem: Problem, replicas: dict[tuple[int, int], int]) -> dict[int, float]:
-    """Share of each workload's demand (its spare included) that ``replicas`` leave out, recomputed without tolerances."""
+    """Share of each workload's demand, spare included, that ``replicas`` leave out; recomputed without tolerances."""
     left = {}
     for number, workload in enumerate(problem.workloads):
         own = [(problem.choices[i], count) for (i, _), count in replicas.items() if count]
@@ -339,9 +340,10 @@ class Programme:
         info = self._h.getInfo()
         proven = self._h.getModelStatus() == highspy.HighsModelStatus.kOptimal
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-            return Solved(None, math.inf, info.mip_dual_bound, proven)
+            return Solved(None, math.inf, info.mip_dual_bound, proven, {})
         values = self._h.getSolution().col_value
-        return Solved(self._counts(values), info.objective_function_value, info.mip_dual_bound, proven)
+        unserved = {workload: max(0.0, values[column]) for workload, column in self.s.items()}
+        return Solved(self._counts(values), info.objective_function_value, info.mip_dual_bound, proven, unserved)
 
     def _counts(self, values: list[float]) -> Counts:
         replicas = {key: round(values[column]) for key, column in self.n.items() if values[column] > 0.5}

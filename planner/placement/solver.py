@@ -96,7 +96,7 @@ def _optimise(
     if start.short:
         served = programme.minimise_unserved(_weights(problem), time_limit_s * SERVE_TIME_SHARE)
         if served.counts is not None:
-            unserved, warm = dict(served.counts.unserved), served.counts
+            unserved, warm = dict(served.unserved), served.counts
         else:
             unserved = dict(start.counts.unserved)
         left_s *= 1 - SERVE_TIME_SHARE

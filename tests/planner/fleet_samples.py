@@ -65,7 +65,15 @@ def settings(engine: str = "vllm", tp: int = 1, pp: int = 1) -> ResolvedSettings
 
 
 def candidate(
-    name: str, share: float, *, gpus: int = 1, gpu: str = H100, engine: str = "vllm", pp: int = 1, extra: str = "0", **other
+    name: str,
+    share: float,
+    *,
+    gpus: int = 1,
+    gpu: str = H100,
+    engine: str = "vllm",
+    pp: int = 1,
+    extra: str = "0",
+    **other,
 ) -> Candidate:
     tp = gpus // pp
     return Candidate(

@@ -15,8 +15,8 @@ class SchedulerPolicy:
     ``token_budget`` new tokens per step; ``max_seqs`` running sequences; ``reserve_output`` admits a request only when
     prompt + max output fit what is not yet promised (GUARANTEED_NO_EVICT); ``reserve_full_prompt`` admits only when the
     whole prompt fits, not just its first chunk; ``stop_at_first_misfit`` a request that does not fit blocks those
-    behind it; ``steps_ahead`` how many steps are scheduled before the last one's tokens are known; ``chunk_multiple`` prefill
-    chunks are whole multiples of this; ``cached_tokens_use_budget`` prefix-cache hits count against the token budget;
+    behind it; ``steps_ahead`` how many steps are scheduled before the last one's tokens are known; ``chunk_multiple``
+    prefill chunks are whole multiples of this; ``cached_tokens_use_budget`` prefix-cache hits use the token budget;
     ``lost_blocks`` blocks of the pool never given to a request; ``watermark`` share of blocks kept free on admission.
     """
 

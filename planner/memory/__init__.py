@@ -1,1 +1,7 @@
-"""The per-GPU memory ledger. One function, ``ledger``, serves fit, search, the deploy gate and the probe check."""
+"""Memory: one ledger for fit, search, deploy gate and probe check."""
+
+from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
+from planner.memory.ledger import kv_tokens_from_gib, ledger
+from planner.memory.types import MemoryLedger, Remedy
+
+__all__ = ["KvGroup", "KvLayout", "MemoryLedger", "Remedy", "kv_layout", "kv_tokens_from_gib", "ledger"]

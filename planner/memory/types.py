@@ -37,6 +37,10 @@ class MemoryLedger:
     margin_gib: float  # room left when one full-length request is held; negative when it does not fit
     evidence: Evidence
     notes: tuple[str, ...] = ()
+    graph_in_budget: bool = True  # False: graphs take memory outside the engine's budget, so KV is not reduced by them
+    blocks_per_request: int = 0  # pool blocks that one full-length request holds
+    padded_share: float = 0.0  # of the pool, lost to the alignment of layer groups
+    sentence: str = ""  # the answer in words
 
 
 @dataclass(frozen=True, slots=True)

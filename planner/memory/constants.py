@@ -1,0 +1,100 @@
+"""Fitted constants of the memory model, each with what it was fitted on.
+
+Sources: *A* 34 start-ups of vLLM 0.19.0 on one to four H100 (llm-d-planner PR 205, raw results), *B* start-ups of vLLM
+0.10 to 0.16 on H100 (same planner, GPU memory tables), *C* start-up logs quoted in public issues
+(benchmarks/data/kvmem, by row), *D* own start-ups of vLLM 0.24.0 on an H200. Sizes in GiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerCost:
+    """Peak of the dummy sampling pass: ``units`` x (rows x vocabulary x 4 bytes) + ``fixed_gib`` + one hidden state.
+
+    A unit is one fp32 logits tensor. Applies from version ``since`` on, up to the next entry.
+    """
+
+    since: str
+    units: float
+    fixed_gib: float
+    source: str
+
+
+SAMPLER_V1 = (
+    SamplerCost("0.0.0", 9.46, 0.02, "C kv007, kv070, kv073: torch sort of the logits, V0 engine"),
+    SamplerCost("0.9.0", 1.50, 0.08, "C kv041, kv045: FlashInfer sampling in the published image, nothing sorted"),
+    SamplerCost("0.11.1", 9.46, 0.08, "B, four models: torch sort again"),
+    SamplerCost("0.17.0", 3.58, 0.08, "A, fourteen dense models, worst 0.05 GiB off; PR 33538 (Triton top-k/top-p)"),
+)
+"""Sampler of the V0 and V1 model runners."""
+
+SAMPLER_V2 = SamplerCost("0.22.1", 1.92, 0.08, "C kv028 (0.26.0, H100), D: both 1.26 at 1024 rows x 151,936")
+"""Sampler of the V2 model runner."""
+
+FORWARD_FIXED_GIB = 0.08
+"""Beside the layer's own tensors in the dummy forward pass. A: CodeLlama-7b 0.77, granite-3.1-8b 0.85."""
+
+FORWARD_HIDDEN_COPIES = 3.0
+"""Hidden states alive at the widest point of a layer: input, residual, norm output. A, as above."""
+
+PIPELINE_HIDDEN_COPIES = 2.0
+"""Hidden state and residual received from the stage before. A: Llama-3.1-8B, PP4, 1.05."""
+
+MULTIMODAL_FIXED_GIB = 0.06
+"""Encoder outputs kept during profiling cost one hidden state of the encoder budget plus this. A: six models."""
+
+MOE_WORKSPACE_SINCE = "0.13.0"
+"""From here the experts' workspace outlives the layer and adds to the sampler's peak. A: Mixtral, Qwen3-30B-A3B,
+DeepSeek-V2-Lite and Kimi-VL at TP1 and TP2."""
+
+GRAPH_MIB_PER_GRAPH_LAYER = 0.272
+"""Memory of a captured CUDA graph per layer. D 1.00 GiB for 102 graphs x 36 layers; C kv041 0.50 GiB for 67 x 28."""
+
+ENGINE_SINGLE_GPU = "single"
+ENGINE_PCIE = "pcie"
+ENGINE_NVLINK = "nvlink"
+ENGINE_NVSWITCH = "nvswitch"
+
+
+@dataclass(frozen=True, slots=True)
+class NonTorch:
+    """CUDA context growth and communication buffers of one rank, by interconnect, from version ``since`` on.
+
+    ``per_doubling_gib`` is added for each doubling of TP beyond two.
+    """
+
+    since: str
+    single_gib: float
+    pcie_gib: float
+    nvlink_gib: float
+    nvswitch_gib: float
+    per_doubling_gib: float
+    source: str
+
+
+NON_TORCH = (
+    NonTorch("0.0.0", 0.03, 0.35, 0.5, 0.5, 0.0, "C kv007 0.03, kv070 0.01, kv072 0.10, M29 0.39 at TP2 over PCIe"),
+    NonTorch("0.9.0", 0.13, 0.50, 0.54, 0.54, 0.0, "B: 0.13 at TP1, 0.54 at TP2 on H100"),
+    NonTorch("0.17.0", 0.25, 0.50, 0.60, 2.07, 0.07, "A: 0.25 at TP1, 2.07 at TP2, 2.13 to 2.21 at TP4; D 0.25"),
+    NonTorch("0.28.0", 0.25, 0.50, 0.60, 0.60, 0.0, "no jump at TP2 on GH200, 0.28.0; others not measured"),
+)
+
+PIPELINE_NON_TORCH_GIB = 0.20
+"""Last stage of a pipeline without TP. A: Llama-3.1-8B PP2 and PP4, from tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrtllmCost:
+    """TensorRT-LLM: ``context_gib`` outside torch (CUDA context, libraries), ``nccl_gib`` more at TP or PP above one,
+    ``activation_copies`` of the widest layer at ``max_num_tokens``, ``per_graph_mib`` of each captured graph."""
+
+    context_gib: float
+    nccl_gib: float
+    graph_mib_per_graph_layer: float
+    source: str
+
+
+TRTLLM = TrtllmCost(0.6, 0.4, 0.272, "C kv033 (activation 0.85 of gpt-oss-120b), kv030, kv031; graphs as in vLLM")

@@ -1,0 +1,282 @@
+"""How an engine cuts its KV pool into blocks: layer groups, pages, padding, blocks per request.
+
+vLLM (``v1/core/kv_cache_utils.py``, ``v1/kv_cache_interface.py``): every block of the pool serves one *group* of
+layers. Layers of one kind are split into groups of equal size, kinds whose page is smaller get a larger block, recurrent
+layers are padded to the attention page. TensorRT-LLM (``_torch/pyexecutor/resource_manager.py``): one pool, every attention
+layer counted as full, bytes per token times tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from planner.engines import model_traits as mt
+from planner.engines.types import EngineName, ResolvedSettings
+from planner.engines.versions import at_least
+from planner.errors import UnsupportedError
+from planner.models.sharding import stage_groups
+from planner.models.spec import Attention, LayerGroup, Mla, ModelSpec, RecurrentState
+
+KV_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+"""Bytes of one cached element; fp4 has one 8-bit scale for 16 elements."""
+
+FP8_DS_MLA_TOKEN_BYTES = 656
+"""One token of sparse latent attention in vLLM's fp8 format: 512 fp8 + 4 fp32 scales + 64 bf16."""
+
+INDEXER_SCALE_BYTES = 4
+MAMBA_BLOCK_ALIGNMENT = 16
+CROSS_ATTENTION_TOKENS = 1500  # Whisper's encoder; used when the configuration names no length
+
+
+@dataclass(frozen=True, slots=True)
+class KvGroup:
+    """One block table of the engine: ``layers`` real layers in ``KvLayout.slots`` slots.
+
+    ``kind`` full, sliding, chunked, cross or state; ``window`` in tokens; ``block_tokens`` tokens of one block.
+    """
+
+    kind: str
+    layers: int
+    block_tokens: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """The pool of one rank.
+
+    ``block_bytes`` of one pool block: ``slots`` layers x ``page_bytes``. ``state_blocks`` blocks that a recurrent group
+    holds per sequence. ``in_flight_tokens`` how many new tokens may lie beyond a sliding window.
+    ``padding_layers`` slots without a layer; ``padded_share`` bytes of the pool that padding wastes.
+    """
+
+    groups: tuple[KvGroup, ...]
+    slots: int
+    page_bytes: float
+    block_bytes: float
+    state_blocks: int
+    state_bytes_per_seq: float
+    in_flight_tokens: int
+    padding_layers: int
+    padded_share: float
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of the smallest block, the unit in which vLLM prints its pool."""
+        return min((group.block_tokens for group in self.groups), default=0)
+
+    def blocks_for(self, length: int) -> int:
+        """Pool blocks that one request of ``length`` tokens holds at most."""
+        return sum(self._group_blocks(group, length) for group in self.groups)
+
+    def _group_blocks(self, group: KvGroup, length: int) -> int:
+        size = group.block_tokens
+        if group.kind == "state":
+            return self.state_blocks
+        if group.kind == "sliding" and group.window is not None:
+            return math.ceil(min(group.window - 1 + self.in_flight_tokens, length) / size) + 1
+        if group.kind == "chunked" and group.window is not None:
+            return math.ceil(min(group.window + self.in_flight_tokens, length) / size)
+        if group.kind == "cross":
+            return math.ceil((group.window or CROSS_ATTENTION_TOKENS) / size)
+        return math.ceil(length / size)
+
+    def longest_for(self, blocks: int, limit: int) -> int:
+        """Longest request, at most ``limit`` tokens, that ``blocks`` blocks hold; 0 when not even one token fits."""
+        if not self.groups:
+            return limit
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.blocks_for(middle) <= blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Layers that share one cache specification. ``token_bytes`` per token and layer on one rank."""
+
+    kind: str
+    token_bytes: float
+    window: int | None
+    state_bytes: float = 0.0
+
+
+def element_bytes(resolved: ResolvedSettings) -> float:
+    """Bytes of one cached element under ``resolved``."""
+    return KV_BYTES[resolved.kv_cache_dtype]
+
+
+def token_bytes(mixer: Attention | Mla, resolved: ResolvedSettings) -> float:
+    """Bytes that one token of one layer takes on one tensor-parallel rank.
+
+    K/V heads are divided by TP, never below one; a latent is held whole by every rank.
+    """
+    size = element_bytes(resolved)
+    if isinstance(mixer, Mla):
+        latent = (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * size
+        if mixer.index_head_dim is None:
+            return latent
+        if resolved.kv_cache_dtype == "fp8" and resolved.engine is EngineName.VLLM:
+            latent = FP8_DS_MLA_TOKEN_BYTES
+        return latent + mixer.index_head_dim + INDEXER_SCALE_BYTES
+    heads = max(1, math.ceil(mixer.kv_heads / resolved.tp))
+    return heads * (mixer.head_dim + mixer.v_head_dim) * size
+
+
+def state_bytes(mixer: RecurrentState, tp: int) -> float:
+    """Bytes of one layer's recurrent state for one sequence on one rank."""
+    return (mixer.conv_elements * mixer.conv_dtype_bytes + mixer.state_elements * mixer.state_dtype_bytes) / tp
+
+
+def kv_layout(model: ModelSpec, resolved: ResolvedSettings, *, stage: int | None = None) -> KvLayout:
+    """The pool as ``resolved.engine`` lays it out, on one rank of pipeline stage ``stage`` (None: the fullest stage).
+
+    Raises UnsupportedError where vLLM itself refuses (pages that cannot be made equal).
+    """
+    if stage is None:
+        layouts = [kv_layout(model, resolved, stage=each) for each in range(resolved.pp)]
+        return max(layouts, key=lambda layout: layout.block_bytes)
+    counts = _kinds(model, resolved, stage_groups(model, resolved.pp, stage), last=stage == resolved.pp - 1)
+    if resolved.engine is EngineName.TENSORRT_LLM:
+        return _trtllm_layout(counts, resolved)
+    return _vllm_layout(counts, resolved)
+
+
+def _kinds(model: ModelSpec, resolved: ResolvedSettings, stage: dict[int, int], *, last: bool) -> Counter[_Kind]:
+    counts: Counter[_Kind] = Counter()
+
+    def add(group: LayerGroup, layers: int) -> None:
+        mixer = group.mixer
+        if isinstance(mixer, RecurrentState):
+            counts[_Kind("state", 0.0, None, state_bytes(mixer, resolved.tp))] += layers
+        elif isinstance(mixer, Mla):
+            counts[_Kind("full", token_bytes(mixer, resolved), None)] += layers
+        elif isinstance(mixer, Attention) and mixer.kind != "encoder":
+            window = mixer.window if mixer.kind in ("sliding", "chunked", "cross") else None
+            counts[_Kind(mixer.kind, token_bytes(mixer, resolved), window)] += layers
+
+    for index, layers in stage.items():
+        add(model.groups[index], layers)
+    if resolved.speculative_tokens and last:
+        for group in model.mtp_groups:
+            add(group, group.count)
+    return counts
+
+
+def _trtllm_layout(counts: Counter[_Kind], resolved: ResolvedSettings) -> KvLayout:
+    per_token = sum(kind.token_bytes * layers for kind, layers in counts.items())
+    states = sum(kind.state_bytes * layers for kind, layers in counts.items())
+    attention_layers = sum(layers for kind, layers in counts.items() if kind.kind != "state")
+    groups = (KvGroup("full", attention_layers, resolved.block_tokens),) if attention_layers else ()
+    block_bytes = per_token * resolved.block_tokens
+    return KvLayout(groups, attention_layers, block_bytes / max(1, attention_layers), block_bytes, 0, states, 0, 0, 0.0)
+
+
+def in_flight_tokens(resolved: ResolvedSettings) -> int:
+    """New tokens that may be in flight at once: the token budget, times the two steps of asynchronous scheduling since
+    vLLM 0.28."""
+    steps = 2 if at_least(resolved.version, "0.28.0") and resolved.async_scheduling else 1
+    return resolved.max_num_batched_tokens * steps
+
+
+def _vllm_layout(counts: Counter[_Kind], resolved: ResolvedSettings) -> KvLayout:
+    pending = in_flight_tokens(resolved)
+    state_per_seq = sum(kind.state_bytes * layers for kind, layers in counts.items())
+    if not counts:
+        return KvLayout((), 0, 0.0, 0.0, 0, 0.0, pending, 0, 0.0)
+    shape_kinds = {(kind.kind, kind.window) for kind in counts}
+    if len(shape_kinds) == 1 and next(iter(shape_kinds))[0] != "state":
+        return _uniform_layout(counts, resolved, pending)
+    blocks, page = _equal_pages(counts, resolved)
+    slots = _group_size(list(counts.values()), resolved.version)
+    groups: list[KvGroup] = []
+    padding = 0
+    for kind, layers in counts.items():
+        number = math.ceil(layers / slots)
+        padding += number * slots - layers
+        for index in range(number):
+            share = len(range(index, layers, number))
+            groups.append(KvGroup(kind.kind, share, blocks[kind], kind.window))
+    used = sum(
+        (kind.state_bytes if kind.kind == "state" else kind.token_bytes * blocks[kind]) * layers
+        for kind, layers in counts.items()
+    )
+    total_slots = len(groups) * slots
+    return KvLayout(
+        tuple(groups),
+        slots,
+        page,
+        page * slots,
+        _state_blocks(resolved),
+        state_per_seq,
+        pending,
+        padding,
+        1.0 - used / (total_slots * page),
+    )
+
+
+def _uniform_layout(counts: Counter[_Kind], resolved: ResolvedSettings, pending: int) -> KvLayout:
+    """All layers of one kind: one group, whatever the sizes of their pages."""
+    kind = next(iter(counts))
+    layers = sum(counts.values())
+    block_bytes = sum(each.token_bytes * resolved.block_tokens * number for each, number in counts.items())
+    group = KvGroup(kind.kind, layers, resolved.block_tokens, kind.window)
+    return KvLayout((group,), layers, block_bytes / layers, block_bytes, 0, 0.0, pending, 0, 0.0)
+
+
+def _state_blocks(resolved: ResolvedSettings) -> int:
+    """Blocks of a recurrent group per sequence: 1, or 2 when states are kept at block borders for prefix caching; one
+    more for each speculative token."""
+    return (2 if resolved.enable_prefix_caching else 1) + resolved.speculative_tokens
+
+
+def _equal_pages(counts: Counter[_Kind], resolved: ResolvedSettings) -> tuple[dict[_Kind, int], float]:
+    """Block size in tokens of each kind, and the page that all share."""
+    attention = [kind for kind in counts if kind.kind != "state"]
+    states = [kind.state_bytes for kind in counts if kind.kind == "state"]
+    base = resolved.block_tokens
+    if states and attention:
+        per_token = max(kind.token_bytes for kind in attention)
+        aligned = MAMBA_BLOCK_ALIGNMENT * math.ceil(max(states) / (MAMBA_BLOCK_ALIGNMENT * per_token))
+        base = max(base, aligned)
+    if not attention:
+        return dict.fromkeys(counts, resolved.max_model_len), max(states)
+    page = max(kind.token_bytes for kind in attention) * base
+    blocks: dict[_Kind, int] = {}
+    for kind in counts:
+        if kind.kind == "state":
+            blocks[kind] = base
+            continue
+        ratio = page / (kind.token_bytes * base)
+        if ratio != int(ratio) and not at_least(resolved.version, "0.20.0"):
+            raise UnsupportedError(
+                f"vLLM {resolved.version} cannot make the KV pages of this model's layer kinds equal "
+                f"({kind.token_bytes * base:.0f} and {page:.0f} bytes)",
+                field="model",
+                remedy="Use a later version, which pads them.",
+            )
+        blocks[kind] = base * max(1, int(ratio))
+    return blocks, page
+
+
+def _group_size(layer_counts: list[int], version: str) -> int:
+    """Layers per group: the smallest count of any kind, or the largest where padding costs little."""
+    smallest, largest = min(layer_counts), max(layer_counts)
+    if at_least(version, "0.18.0"):
+        tolerance = 1.5
+    elif at_least(version, "0.12.0"):
+        tolerance = 1.25
+    else:
+        return smallest
+    return largest if largest < smallest * tolerance else smallest
+
+
+def is_cacheless(model: ModelSpec) -> bool:
+    """Whether the model keeps neither KV cache nor state: an encoder."""
+    return mt.is_encoder_only(model)

@@ -1,0 +1,288 @@
+"""The ledger of one GPU: what the engine loads, reserves and has left for KV, and what that pool holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.catalog.types import GpuSpec
+from planner.engines import gpu_traits as gt
+from planner.engines import model_traits as mt
+from planner.engines.precision import as_loaded
+from planner.engines.types import EngineName, ResolvedSettings
+from planner.engines.versions import at_least, outside_verified_range
+from planner.errors import InputError
+from planner.evidence import Evidence
+from planner.memory import trtllm_terms, vllm_terms
+from planner.memory.kv_layout import KvLayout, kv_layout
+from planner.memory.types import MemoryLedger
+from planner.memory.weights import loaded_weights_gib
+from planner.models.sharding import stage_groups
+from planner.models.spec import ModelSpec
+from planner.units import GIB
+
+_LOAD_PEAK_SHARE = 0.6
+"""Share of the checkpoint that a host with unified memory holds in its page cache while loading (M25: 48 GiB model,
+112 GiB used against a budget of 83)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """Terms of one rank of one pipeline stage, GiB."""
+
+    stage: int
+    weights: float
+    activation: float
+    non_torch: float
+    graph: float
+    lora: float
+    kv: float
+    layout: KvLayout
+    blocks: int
+
+
+def ledger(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    resolved: ResolvedSettings,
+    *,
+    total_gib: float | None = None,
+    used_by_others_gib: float = 0.0,
+) -> MemoryLedger:
+    """Account for one GPU's memory as ``resolved.engine`` does, on the rank with the fewest KV blocks.
+
+    ``total_gib`` overrides the catalogue's memory as the driver reports it (a MIG slice, a capped card);
+    ``used_by_others_gib`` is held by other processes when the engine starts. A pool that does not hold one request of
+    ``max_model_len`` tokens does not fit; ``reasons`` say which term is too large. Raises InputError for sizes that are
+    absurd or a parallel shape that cannot divide the model.
+    """
+    total = gpu.total_gib if total_gib is None else total_gib
+    if not 0 < total < 1e5:
+        raise InputError("must be positive, in GiB", field="gpu_memory_gib", value=total)
+    if not 0 <= used_by_others_gib <= total:
+        raise InputError("must lie between 0 and the total", field="used_by_others_gib", value=used_by_others_gib)
+    model = as_loaded(model, resolved)
+    vllm = resolved.engine is EngineName.VLLM
+    budget = vllm_budget_gib(total, resolved) if vllm else total
+    account = _vllm_rank if vllm else _trtllm_rank
+    ranks = [account(model, gpu, resolved, stage, budget, used_by_others_gib) for stage in range(resolved.pp)]
+    rank = min(ranks, key=lambda each: (each.blocks, each.kv))
+    if not vllm:
+        fraction = resolved.free_gpu_memory_fraction or 0.0
+        free = total - used_by_others_gib - rank.weights - rank.activation - rank.non_torch - rank.graph - rank.lora
+        budget = total - used_by_others_gib - max(0.0, free) * (1.0 - fraction)
+    return _assemble(model, gpu, resolved, total, used_by_others_gib, budget, rank)
+
+
+def vllm_budget_gib(total_gib: float, resolved: ResolvedSettings) -> float:
+    """Memory that vLLM asks for: ceil(total bytes x utilisation), in GiB."""
+    return math.ceil(total_gib * GIB * (resolved.gpu_memory_utilization or 0.0)) / GIB
+
+
+def kv_tokens_from_gib(model: ModelSpec, resolved: ResolvedSettings, kv_gib: float) -> tuple[int, int, float]:
+    """(blocks, tokens as printed, concurrency) of a pool of ``kv_gib`` GiB per GPU on the tightest rank.
+
+    Exact to the block for what the engine itself reports, rounded GiB apart.
+    """
+    model = as_loaded(model, resolved)
+    layouts = [kv_layout(model, resolved, stage=stage) for stage in range(resolved.pp)]
+    blocks, layout = min(((_blocks(each, kv_gib), each) for each in layouts), key=lambda pair: pair[0])
+    return blocks, printed_tokens(layout, resolved, blocks), concurrency(layout, resolved, blocks)
+
+
+def concurrency(layout: KvLayout, resolved: ResolvedSettings, blocks: int) -> float:
+    """Requests of ``max_model_len`` tokens that ``blocks`` blocks hold at once; MNS for a model without a cache."""
+    need = layout.blocks_for(resolved.max_model_len)
+    return blocks / need if need else float(resolved.max_num_seqs)
+
+
+def printed_tokens(layout: KvLayout, resolved: ResolvedSettings, blocks: int) -> int:
+    """Pool size in tokens as the engine prints it.
+
+    vLLM up to 0.19: blocks // groups x block; since 0.20.2: concurrency x context length. TensorRT-LLM: blocks x block.
+    """
+    if not layout.groups:
+        return 0
+    if resolved.engine is EngineName.TENSORRT_LLM:
+        return blocks * resolved.block_tokens
+    if at_least(resolved.version, "0.20.2"):
+        return int(concurrency(layout, resolved, blocks) * resolved.max_model_len)
+    return blocks // len(layout.groups) * layout.block_tokens
+
+
+def _blocks(layout: KvLayout, kv_gib: float) -> int:
+    if layout.block_bytes == 0:
+        return 0
+    return max(0, int(kv_gib * GIB // layout.block_bytes))
+
+
+def _vllm_rank(
+    model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, stage: int, budget: float, others: float
+) -> _Rank:
+    del others  # counts against the start-up check only, not against the pool
+    weights = loaded_weights_gib(model, resolved, stage=stage)
+    activation = vllm_terms.activation_gib(model, resolved, stage=stage)
+    non_torch = vllm_terms.non_torch_gib(gpu, resolved)
+    graph = vllm_terms.graph_gib(model, resolved, stage=stage)
+    lora = vllm_terms.lora_gib(model, resolved, stage=stage)
+    kv = budget - weights - activation - non_torch - lora
+    if vllm_terms.graphs_in_budget(model, gpu, resolved):
+        kv -= graph
+    layout = kv_layout(model, resolved, stage=stage)
+    return _Rank(stage, weights, activation, non_torch, graph, lora, kv, layout, _blocks(layout, kv))
+
+
+def _trtllm_rank(
+    model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, stage: int, total: float, others: float
+) -> _Rank:
+    weights = loaded_weights_gib(model, resolved, stage=stage)
+    activation = trtllm_terms.activation_gib(model, resolved)
+    non_torch = trtllm_terms.outside_torch_gib(gpu, resolved)
+    graph = trtllm_terms.graph_gib(model, resolved, stage=stage)
+    layout = kv_layout(model, resolved, stage=stage)
+    states = layout.state_bytes_per_seq * resolved.max_num_seqs / GIB
+    free = total - others - weights - activation - non_torch - graph - states
+    lora = trtllm_terms.lora_gib(resolved, free)
+    fraction = resolved.free_gpu_memory_fraction or 0.0
+    kv = (free - lora) * fraction
+    if resolved.kv_cache_max_tokens is not None and layout.block_bytes:
+        kv = min(kv, resolved.kv_cache_max_tokens * layout.block_bytes / resolved.block_tokens / GIB)
+    return _Rank(stage, weights, activation + states, non_torch, graph, lora, kv, layout, _blocks(layout, kv))
+
+
+def _assemble(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    resolved: ResolvedSettings,
+    total: float,
+    others: float,
+    budget: float,
+    rank: _Rank,
+) -> MemoryLedger:
+    layout, blocks = rank.layout, rank.blocks
+    need = layout.blocks_for(resolved.max_model_len)
+    limit = max(model.max_position, resolved.max_model_len)
+    longest = layout.longest_for(blocks, limit) if rank.kv > 0 else 0
+    in_budget = resolved.engine is EngineName.TENSORRT_LLM or vllm_terms.graphs_in_budget(model, gpu, resolved)
+    reasons, binding = _verdict(resolved, gpu, total, others, budget, rank, need, longest, in_budget)
+    printed = printed_tokens(layout, resolved, blocks)
+    margin = rank.kv - need * layout.block_bytes / GIB
+    result = MemoryLedger(
+        total_gib=total,
+        budget_gib=budget,
+        weights_gib=rank.weights,
+        activation_gib=rank.activation,
+        non_torch_gib=rank.non_torch,
+        graph_gib=rank.graph,
+        lora_gib=rank.lora,
+        kv_gib=rank.kv,
+        kv_blocks=blocks,
+        block_tokens=layout.block_tokens or resolved.block_tokens,
+        kv_tokens=printed,
+        kv_bytes_per_token=blocks * layout.block_bytes / printed if printed else 0.0,
+        state_bytes_per_seq=layout.state_bytes_per_seq,
+        max_concurrency=concurrency(layout, resolved, blocks) if rank.kv > 0 else 0.0,
+        largest_model_len=longest,
+        fits=not reasons,
+        reasons=tuple(reasons),
+        binding=binding,
+        margin_gib=margin,
+        evidence=_evidence(model, gpu, resolved),
+        notes=tuple(_notes(model, gpu, resolved, total, rank, in_budget)),
+        graph_in_budget=in_budget,
+        blocks_per_request=need,
+        padded_share=layout.padded_share,
+        sentence=_sentence(resolved, reasons, margin, longest, model),
+    )
+    return result
+
+
+def _verdict(
+    resolved: ResolvedSettings,
+    gpu: GpuSpec,
+    total: float,
+    others: float,
+    budget: float,
+    rank: _Rank,
+    need: int,
+    longest: int,
+    in_budget: bool,
+) -> tuple[list[str], str]:
+    """(reasons why it does not fit, binding term)."""
+    reasons: list[str] = []
+    binding = ""
+    vllm = resolved.engine is EngineName.VLLM
+    if vllm and total - others < budget:
+        binding = "total"
+        reasons.append(
+            f"Only {total - others:.2f} of {total:.2f} GiB are free at start, less than the {budget:.2f} GiB that "
+            f"gpu_memory_utilization {resolved.gpu_memory_utilization} asks for: the engine refuses to start."
+        )
+    if rank.kv <= 0:
+        room = budget if vllm else total - others
+        binding = "weights" if rank.weights >= room else "activation"
+        parts = f"weights {rank.weights:.2f}, activation {rank.activation:.2f}, outside torch {rank.non_torch:.2f} GiB"
+        reasons.append(
+            f"No memory is left for the KV cache: {parts} against {room:.2f} GiB ({rank.kv:.2f} GiB short of nothing)."
+            if rank.weights < room
+            else f"The weights alone ({rank.weights:.2f} GiB per GPU) exceed the {room:.2f} GiB available."
+        )
+    elif rank.blocks < need:
+        binding = "kv"
+        needed = need * rank.layout.block_bytes / GIB
+        reasons.append(
+            f"One request of {resolved.max_model_len:,} tokens needs {needed:.2f} GiB of KV cache, {rank.kv:.2f} GiB "
+            f"are available; the longest that fits is {longest:,} tokens."
+        )
+    spare = total - others - budget + rank.activation
+    if vllm and not in_budget and not reasons and rank.graph > spare:
+        binding = "graphs"
+        reasons.append(
+            f"The KV cache fits, but capturing CUDA graphs needs about {rank.graph:.2f} GiB and only {spare:.2f} GiB "
+            "lie outside it; lower gpu_memory_utilization."
+        )
+    return reasons, binding
+
+
+def _sentence(resolved: ResolvedSettings, reasons: list[str], margin: float, longest: int, model: ModelSpec) -> str:
+    if reasons:
+        return "Does not fit. " + reasons[0]
+    if mt.is_encoder_only(model):
+        return f"Fits with {margin:.1f} GiB to spare; an encoder keeps no KV cache."
+    text = f"Fits with {margin:.1f} GiB to spare"
+    if longest > resolved.max_model_len:
+        return f"{text}; context could grow to {longest:,} tokens."
+    return f"{text} at the model's full context of {resolved.max_model_len:,} tokens."
+
+
+def _evidence(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings) -> Evidence:
+    """Calibrated where the terms were fitted on this kind of GPU and version, else extrapolated."""
+    fitted = gt.is_nvidia(gpu) and 8.0 <= gt.effective_capability(gpu) <= 9.0
+    if resolved.engine is EngineName.TENSORRT_LLM or not fitted:
+        return Evidence.EXTRAPOLATED
+    if outside_verified_range(resolved.engine, resolved.version) or model.vision is not None:
+        return Evidence.EXTRAPOLATED
+    return Evidence.CALIBRATED
+
+
+def _notes(
+    model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, total: float, rank: _Rank, in_budget: bool
+) -> list[str]:
+    notes: list[str] = []
+    if gpu.total_gib_evidence == "estimated" and total == gpu.total_gib:
+        notes.append(f"The memory that the driver reports for {gpu.name} is estimated; state it if you know it.")
+    if resolved.engine is EngineName.VLLM and not in_budget and rank.graph:
+        notes.append(f"CUDA graphs take about {rank.graph:.2f} GiB more, outside gpu_memory_utilization.")
+    if gpu.unified_memory:
+        peak = rank.weights * _LOAD_PEAK_SHARE
+        notes.append(
+            f"Host and GPU share one memory: the host's own use counts, and loading caches about {peak:.0f} GiB more."
+        )
+    if rank.layout.padded_share > 0.005:
+        notes.append(f"Alignment of layer groups wastes {rank.layout.padded_share:.1%} of the pool.")
+    if resolved.pp > 1:
+        layers = [sum(stage_groups(model, resolved.pp, s).values()) for s in range(resolved.pp)]
+        notes.append(f"Stage {rank.stage + 1} of {resolved.pp} ({layers[rank.stage]} layers) is the tightest.")
+    if outside_verified_range(resolved.engine, resolved.version):
+        notes.append(f"Version {resolved.version} lies outside those whose rules were verified.")
+    return notes

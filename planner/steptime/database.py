@@ -69,12 +69,15 @@ class OperatorDatabase:
         return float(sum(row[1] for row in rows))
 
     def columns(self, family: str, table: str, names: tuple[str, ...]) -> Mapping[str, pa.Array] | None:
-        """Columns of a raw table of this database's own version (no inherited rows); None when it has no such table."""
+        """Columns of a raw table of this database's own version (no inherited rows); zeros for a column that it
+        lacks, None without the table."""
         path = self._root / family / self.backend / self.version / f"{table}.parquet"
         if not path.exists():
             return None
-        frame = parquet.read_table(path, columns=list(names))
-        return {name: frame[name].combine_chunks() for name in names}
+        present = parquet.read_schema(path).names
+        frame = parquet.read_table(path, columns=[name for name in names if name in present])
+        absent = pa.array(np.zeros(frame.num_rows, dtype=np.int64))
+        return {name: frame[name].combine_chunks() if name in present else absent for name in names}
 
     @cache  # noqa: B019 - databases live as long as the process
     def attention_grid(self, decode: bool) -> Mapping[AttentionKey, Mapping[tuple[int, int], Mapping[int, int]]]:
@@ -134,6 +137,17 @@ class OperatorDatabase:
             shapes = grid.setdefault(dtypes[dtype], {})
             shapes.setdefault((hidden, inter, topk, experts), set()).add((tp, ep))
         return {dtype: {shape: frozenset(s) for shape, s in shapes.items()} for dtype, shapes in grid.items()}
+
+    @cache  # noqa: B019
+    def mla_grid(self, sparse: bool) -> tuple[tuple[int, int], ...]:
+        """Measured latent-attention decode: (batch, longest KV), by batch. Raises NoOperatorDataError without rows."""
+        family = "sparse_attention" if sparse else "mla"
+        table = "dsa_generation_module_perf" if sparse else "mla_generation_module_perf"
+        columns = self.columns(family, table, ("batch_size", "isl", "step"))
+        if columns is None:
+            raise NoOperatorDataError(f"no latent attention rows for {self.backend} on {self.system}")
+        batch, length = _integers(columns["batch_size"]), _integers(columns["isl"]) + _integers(columns["step"])
+        return tuple((int(b), int(length[batch == b].max())) for b in np.unique(batch))
 
     @cache  # noqa: B019
     def all_reduce_gpus(self) -> frozenset[int]:

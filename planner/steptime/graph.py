@@ -55,7 +55,10 @@ class AttentionOp:
 
 @dataclass(frozen=True, slots=True)
 class MlaOp:
-    """Multi-head latent attention of one rank; ``topk`` caps the keys a token attends to (sparse attention)."""
+    """Multi-head latent attention of one rank; ``topk`` caps the keys a token attends to (sparse attention).
+
+    ``projections`` run inside it (measured modules hold them), so they are not among the token operators.
+    """
 
     heads: int
     native_heads: int
@@ -66,6 +69,7 @@ class MlaOp:
     topk: int | None
     kv_dtype: str
     weight: WeightFormat
+    projections: tuple[GemmOp, ...] = ()
     count: float = 1.0
 
 
@@ -144,6 +148,7 @@ class RankGraph:
 
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "fp4": "fp4", "mxfp4": "fp8"}
 _EXPERT_ROLES = {"expert_gate_up", "expert_down"}
+_LATENT_ROLES = {"mla_q_a", "mla_kv_a", "mla_q_b", "q", "o"}
 _NO_GEMM = {"norm", "conv", "embed"} | _EXPERT_ROLES
 _FUSED = {
     "q": "qkv",
@@ -182,7 +187,7 @@ class _Builder:
         mixer = self.mixer(group, linears)
         if mixer is not None:
             self.mixers[mixer] += count
-        for op in self.gemms(group, linears):
+        for op in self.gemms(group, linears, inside=False):
             self.add(replace(op, count=1.0), op.count * count)
         blocks = (group.mixer is not None) + (group.ffn is not None)
         self.add(ElementwiseOp(values=4 * self.model.hidden), blocks * count)
@@ -243,6 +248,7 @@ class _Builder:
                 topk=spec.index_topk,
                 kv_dtype=kv_dtype,
                 weight=self.weight(out.precision, out.bits) if out else WeightFormat("bf16", 16.0, "bf16"),
+                projections=tuple(self.gemms(group, linears, inside=True)),
             )
         if isinstance(spec, RecurrentState):
             return StateOp(
@@ -257,15 +263,19 @@ class _Builder:
             )
         return None
 
-    def gemms(self, group: LayerGroup, linears: list[RankLinear]) -> list[GemmOp]:
-        """GEMMs of one layer as the engines launch them: q, k, v as one, gate and up as one; without experts, norms."""
+    def gemms(self, group: LayerGroup, linears: list[RankLinear], *, inside: bool) -> list[GemmOp]:
+        """GEMMs of one layer as the engines launch them: q, k, v as one, gate and up as one; without experts, norms.
+
+        ``inside``: those that a latent attention module holds, else all others.
+        """
+        latent = isinstance(group.mixer, Mla)
         fused: dict[tuple[str, int, WeightFormat], int] = {}
         ops: list[GemmOp] = []
         for linear in linears:
             if linear.k <= 1 or linear.role in _NO_GEMM:
                 continue
-            if isinstance(group.mixer, Mla) and linear.role == "mla_kv_b":
-                continue  # absorbed into the latent attention, whose operator counts it
+            if linear.role == "mla_kv_b" or (latent and linear.role in _LATENT_ROLES) != inside:
+                continue  # kv_b is absorbed into the attention itself
             weight = self.weight(linear.precision, linear.bits)
             name = _FUSED.get(linear.role)
             if name is None:

@@ -102,6 +102,7 @@ class RooflineSource:
             ).reshape(new.shape)
             if op.topk is not None:
                 ms = ms + self._indexer(new * keys)
+            ms = ms + self._projections(op, tokens)[:, None]
         else:
             # A scan over the tokens: the state is read and written once per 64-token chunk, as the chunked kernels do.
             chunks = np.maximum(1.0, new / 64)
@@ -139,6 +140,8 @@ class RooflineSource:
             moved / (self.bytes_per_ms * share.attention_bw),
             flops / (self.peak_flops_per_ms("bf16") * share.attention_flops),
         )
+        if isinstance(op, MlaOp):
+            ms = ms + self._projections(op, batch)[:, None]
         return Timed((ms + share.attention_us / 1e3) * op.count, Evidence.ROOFLINE, (), np.full(len(batch), np.inf))
 
     def _softmax_prefill(self, new: F64, keys: F64, heads: int, width: int, op: AttentionOp | MlaOp) -> F64:
@@ -156,6 +159,9 @@ class RooflineSource:
             )
             + share.attention_us / 1e3
         )
+
+    def _projections(self, op: MlaOp, rows: F64) -> F64:
+        return sum((self.rows(gemm, rows).ms for gemm in op.projections), np.zeros_like(rows))
 
     def _indexer(self, pairs: F64) -> F64:
         """Scores of a sparse-attention indexer: 64 heads of 128, FP8 (DeepSeek-V3.2's indexer)."""

@@ -18,7 +18,7 @@ from planner.steptime.graph import AllReduceOp, AttentionOp, GemmOp, Mixer, MlaO
 from planner.steptime.silicon_attention import decode_grid, prefill_grid
 from planner.steptime.silicon_mixers import mla_decode, mla_prefill, state_decode, state_prefill
 from planner.steptime.silicon_moe import moe_rows
-from planner.steptime.sources import F64, OperatorSource, Timed
+from planner.steptime.sources import F64, OperatorSource, Timed, monotone
 
 GEMM_MODES = {
     "bf16": "bfloat16",
@@ -47,7 +47,7 @@ class SiliconSource:
         one = replace(op, count=1.0)
         try:
             if isinstance(one, GemmOp):
-                timed = _gemm(self.database, one, tuple(rows.tolist()))
+                timed = gemm_rows(self.database, one, tuple(rows.tolist()))
             elif isinstance(one, AllReduceOp):
                 timed = _all_reduce(self.database, one, tuple(rows.tolist()))
             elif isinstance(one, MoeOp):
@@ -99,7 +99,8 @@ def _fallen(timed: Timed, op: object, error: NoOperatorDataError) -> Timed:
 
 
 @lru_cache(maxsize=65536)
-def _gemm(database: OperatorDatabase, op: GemmOp, rows: tuple[float, ...]) -> Timed:
+def gemm_rows(database: OperatorDatabase, op: GemmOp, rows: tuple[float, ...]) -> Timed:
+    """Time of one GEMM at each row count; raises NoOperatorDataError without a table for its format."""
     from aiconfigurator_core.sdk import common, operations
 
     widened = op.weight.stored not in ("bf16", "fp16") and op.weight.compute in ("bf16", "fp16")
@@ -117,7 +118,7 @@ def _gemm(database: OperatorDatabase, op: GemmOp, rows: tuple[float, ...]) -> Ti
     largest_m = grid[mode_name][0]
     if max(rows) > largest_m:
         ms = _extend_linearly(np.array(rows), ms, largest_m)
-    return Timed(np.maximum.accumulate(ms), evidence, notes)
+    return Timed(monotone(ms), evidence, notes)
 
 
 def _row_time(database: OperatorDatabase, text: str, rows: float) -> float:
@@ -142,7 +143,7 @@ def _sound_fp8_block(
     other = open_database(database.system, "tensorrt_llm")
     if other is None or "fp8_block" not in other.gemm_grid():
         return ms, Evidence.EXTRAPOLATED, ("block-scaled FP8 GEMM rows look launch-bound and no other rows exist",)
-    sound = _gemm(other, op, rows).ms
+    sound = gemm_rows(other, op, rows).ms
     # A launch-bound row is slower by a constant; where both are compute-bound the engine's own row stands.
     suspicious = ms > 1.3 * sound
     if not suspicious.any():
@@ -160,4 +161,4 @@ def _all_reduce(database: OperatorDatabase, op: AllReduceOp, rows: tuple[float, 
         ("all_reduce", op.hidden, op.gpus), lambda: operations.CustomAllReduce("all_reduce", 1, op.hidden, op.gpus)
     )
     ms = np.array([_row_time(database, text, x) for x in rows])
-    return Timed(np.maximum.accumulate(ms), Evidence.SILICON)
+    return Timed(monotone(ms), Evidence.SILICON)

@@ -11,7 +11,7 @@ import numpy as np
 from planner.evidence import Evidence
 from planner.steptime.database import AttentionKey, NoOperatorDataError, OperatorDatabase
 from planner.steptime.graph import AttentionOp
-from planner.steptime.sources import F64, Timed, prefill_shape, windowed_context
+from planner.steptime.sources import F64, Timed, monotone, prefill_shape, windowed_context
 
 _LONGEST_PROMPT = 16384  # tokens; prompts in the prefill tables
 _LARGEST_PREFILL = 131072  # batch x prompt in the prefill tables
@@ -139,7 +139,7 @@ def decode_grid(database: OperatorDatabase, op: AttentionOp, batch: tuple[float,
                 seen = max(1, round(length))
             ms[i, j] = _decode_point(measured, rows, folded, seen)
     ms = _scale_head(ms, found.scale)
-    ms = np.maximum.accumulate(np.maximum.accumulate(ms, axis=0), axis=1)
+    ms = monotone(ms)
     limits = np.array([_limit(rows, round(b * found.fold)) for b in batch], dtype=np.float64)
     if op.window is not None:
         limits[limits >= op.window] = np.inf
@@ -218,7 +218,7 @@ def prefill_grid(
             seen = keys if found.window else windowed_context(new, keys, op.window)
             ms[i, j] = _prefill_point(database, text, new, seen, found.fold)
     ms = _scale_head(ms, found.scale)
-    return Timed(np.maximum.accumulate(np.maximum.accumulate(ms, axis=0), axis=1), found.evidence, found.notes)
+    return Timed(monotone(ms), found.evidence, found.notes)
 
 
 def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: float, fold: int) -> float:

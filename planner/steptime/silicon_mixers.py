@@ -2,19 +2,166 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import numpy as np
+
+from planner.evidence import Evidence
 from planner.steptime.database import NoOperatorDataError, OperatorDatabase
 from planner.steptime.graph import MlaOp, StateOp
-from planner.steptime.sources import Timed
+from planner.steptime.sources import F64, Timed, monotone, prefill_shape
+
+_BF16 = "bfloat16"
+_LATENT = (512, 64)  # latent rank and rotary part of every measured row
+_LONGEST_PROMPT = 32768
+_LARGEST_PREFILL = 131072
+_LARGEST_KV = 131072
+_GLM_NOPE = 192
 
 
+def _module_mode(op: MlaOp) -> str:
+    """GEMM type of the measured attention module: blocks of FP8 stand for any narrow checkpoint."""
+    return _BF16 if op.weight.compute in ("bf16", "fp16") else "fp8_block"
+
+
+def _check(op: MlaOp) -> None:
+    if (op.kv_lora_rank, op.rope_dim) != _LATENT:
+        raise NoOperatorDataError(f"latent attention of rank {op.kv_lora_rank} was not measured")
+
+
+def _measured_projections(op: MlaOp) -> tuple[tuple[int, int], ...]:
+    """(n, k) of the projections inside a measured module (DeepSeek-V3) with this many heads."""
+    return ((2112, 7168), (op.heads * 192, 1536), (7168, op.heads * 128))
+
+
+def _projection_difference(database: OperatorDatabase, op: MlaOp, rows: F64) -> tuple[F64, bool]:
+    """What the model's own projections cost more than those inside the measured module, and whether they differ."""
+    from planner.steptime.silicon import gemm_rows
+
+    own = sorted((gemm.n, gemm.k) for gemm in op.projections)
+    inside = sorted(_measured_projections(op))
+    if own == inside or not op.projections:
+        return np.zeros_like(rows), False
+    points = tuple(rows.tolist())
+    first = op.projections[0]
+    cost = sum(gemm_rows(database, gemm, points).ms * gemm.count for gemm in op.projections)
+    for n, k in inside:
+        cost = cost - gemm_rows(database, _like(first, n, k), points).ms
+    return np.asarray(cost), True
+
+
+def _like(gemm, n: int, k: int):  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    return replace(gemm, name="module", n=n, k=k, count=1.0)
+
+
+def _text(database: OperatorDatabase, op: MlaOp, context: bool) -> str:
+    from aiconfigurator_core.sdk import common, operations
+
+    mode = common.GEMMQuantMode[_module_mode(op)]
+    kv = common.KVCacheQuantMode["fp8" if op.kv_dtype == "fp8" else _BF16]
+    fmha = common.FMHAQuantMode[_BF16]
+    key = ("mla", context, op.heads, op.native_heads, mode.name, kv.name, op.topk, op.nope_dim)
+    if op.topk is None:
+        return database.serialise(
+            key,
+            lambda: operations.MLAModule(
+                "attention", 1, context, op.heads, kv, fmha, mode, native_num_heads=op.native_heads
+            ),
+        )
+    architecture = "GlmMoeDsaForCausalLM" if op.nope_dim == _GLM_NOPE else "DeepseekV32ForCausalLM"
+    if context:
+        return database.serialise(
+            key,
+            lambda: operations.ContextDSAModule("attention", 1, op.heads, kv, fmha, mode, architecture=architecture),
+        )
+    return database.serialise(
+        key, lambda: operations.GenerationDSAModule("attention", 1, op.heads, kv, mode, architecture=architecture)
+    )
+
+
+def _evidence(op: MlaOp, differs: bool) -> tuple[Evidence, tuple[str, ...]]:
+    if op.topk is None and differs:
+        return Evidence.EXTRAPOLATED, ("latent attention from DeepSeek-V3 rows, its projections exchanged",)
+    return Evidence.SILICON, ()
+
+
+@lru_cache(maxsize=1024)
 def mla_prefill(database: OperatorDatabase, op: MlaOp, tokens: tuple[float, ...], context: tuple[float, ...]) -> Timed:
-    """Latent attention of one layer on a (new tokens, mean keys) grid."""
-    raise NoOperatorDataError("latent attention tables are not read yet")
+    """Latent attention of one layer, projections included, on a (new tokens, mean keys) grid."""
+    _check(op)
+    text = _text(database, op, True)
+    ms = np.empty((len(tokens), len(context)))
+    for i, new in enumerate(tokens):
+        for j, keys in enumerate(context):
+            ms[i, j] = _prefill_point(database, text, new, keys)
+    difference, differs = (np.zeros(len(tokens)), False)
+    if op.topk is None:
+        difference, differs = _projection_difference(database, op, np.array(tokens))
+    ms = np.maximum(ms + difference[:, None], ms * 0.1)
+    evidence, notes = _evidence(op, differs)
+    return Timed(monotone(ms), evidence, notes)
 
 
+def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: float) -> float:
+    prompts, each, past = prefill_shape(new, keys)
+    factor = 1.0
+    if each + past > _LONGEST_PROMPT:
+        allowed = max(0.0, _LONGEST_PROMPT - min(each, _LONGEST_PROMPT))
+        shorter = min(each, _LONGEST_PROMPT)
+        factor = each * keys / (shorter * (allowed + (shorter + 1) / 2))
+        each, past = shorter, allowed
+    whole = max(1, round(prompts))
+    factor *= prompts / whole if prompts > 1 else 1.0
+    length = max(1, round(each))
+    if whole * length > _LARGEST_PREFILL:
+        fewer = max(1, _LARGEST_PREFILL // length)
+        factor *= whole / fewer
+        whole = fewer
+    return factor * database.time_ms(
+        text, context=True, batch=whole, length=length, prefix=max(0, round(past)), tokens=whole * length
+    )
+
+
+@lru_cache(maxsize=1024)
 def mla_decode(database: OperatorDatabase, op: MlaOp, batch: tuple[float, ...], kv: tuple[float, ...]) -> Timed:
-    """Latent attention of one layer on a (batch, KV) grid."""
-    raise NoOperatorDataError("latent attention tables are not read yet")
+    """Latent attention of one layer, projections included, on a (batch, KV) grid; ``in_range`` per batch row."""
+    _check(op)
+    text = _text(database, op, False)
+    grid = database.mla_grid(sparse=op.topk is not None)
+    limits = np.array([next((longest for b, longest in grid if b >= size), 0) for size in batch], dtype=np.float64)
+    ms = np.empty((len(batch), len(kv)))
+    for i, size in enumerate(batch):
+        for j, length in enumerate(kv):
+            ms[i, j] = _decode_point(database, text, grid, size, length)
+    difference, differs = (np.zeros(len(batch)), False)
+    if op.topk is None:
+        difference, differs = _projection_difference(database, op, np.array(batch))
+    ms = np.maximum(ms + difference[:, None], ms * 0.1)
+    evidence, notes = _evidence(op, differs)
+    return Timed(monotone(ms), evidence, notes, limits)
+
+
+def _decode_point(
+    database: OperatorDatabase, text: str, grid: tuple[tuple[int, int], ...], batch: float, length: float
+) -> float:
+    """Inside the grid a row; beyond it the attention part grows with the total KV, from the widest batch measured."""
+    limit = next((longest for b, longest in grid if b >= batch), 0)
+    size, tokens = max(1, round(batch)), max(2, round(length))
+    if length <= limit:
+        return database.time_ms(text, context=False, batch=size, length=tokens)
+    holding = [b for b, longest in grid if longest >= length and b <= batch]
+    if not holding:
+        longest = max(value for _, value in grid)
+        near = _decode_point(database, text, grid, batch, min(length, longest) / 2)
+        far = _decode_point(database, text, grid, batch, min(length, longest))
+        return far + (far - near) * (length - longest) / (longest / 2) if length > longest else far
+    widest = holding[-1]
+    short = database.time_ms(text, context=False, batch=widest, length=2)
+    full = database.time_ms(text, context=False, batch=widest, length=tokens)
+    floor = database.time_ms(text, context=False, batch=size, length=2) if batch <= grid[-1][0] else short
+    return floor + (full - short) * batch / widest
 
 
 def state_prefill(

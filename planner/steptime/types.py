@@ -91,7 +91,7 @@ class StepModel:
         """See ``StepTime.decode_ms``."""
         from planner.steptime.kernel import step_ms
 
-        return float(step_ms(*kernel_args(self.tables), 0.0, 0.0, 0.0, float(batch), float(batch) * kv_tokens))
+        return float(step_ms(*kernel_args(self.tables), 0.0, 0.0, 0.0, float(batch), float(batch) * kv_tokens))  # type: ignore[call-arg]
 
     def mixed_ms(self, prefill_tokens: int, decode_batch: int, kv_tokens: float) -> float:
         """See ``StepTime.mixed_ms``."""
@@ -100,7 +100,7 @@ class StepModel:
         pairs = prefill_tokens * (prefill_tokens + 1) / 2
         total_kv = float(decode_batch) * kv_tokens
         args = kernel_args(self.tables)
-        return float(step_ms(*args, float(prefill_tokens), 1.0, pairs, float(decode_batch), total_kv))
+        return float(step_ms(*args, float(prefill_tokens), 1.0, pairs, float(decode_batch), total_kv))  # type: ignore[call-arg]
 
 
 def kernel_args(tables: StepTables) -> tuple:

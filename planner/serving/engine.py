@@ -18,9 +18,9 @@ from planner.steptime.types import StepModel, kernel_args
 class InstanceRules:
     """What the kernel needs to know of an instance besides its step times.
 
-    ``pool_blocks`` KV blocks for requests; ``extra_step`` a finished request costs one more step (TensorRT-LLM's overlap
-    scheduler); ``tokens_per_step`` mean tokens a decoding sequence gains per step (above 1 with speculative decoding) and
-    ``draft_tokens`` verified beside it.
+    ``pool_blocks`` KV blocks for requests; ``extra_step`` a finished request costs one more step (TensorRT-LLM's
+    overlap scheduler); ``tokens_per_step`` mean tokens a decoding sequence gains per step (above 1 with speculative
+    decoding) and ``draft_tokens`` verified beside it.
     """
 
     policy: SchedulerPolicy
@@ -36,7 +36,6 @@ class Instance:
 
     def __init__(self, step: StepModel, rules: InstanceRules, *, record_rows: int, timeline_rows: int = 0) -> None:
         policy = rules.policy
-        seats = policy.max_seqs + 1
         gain = max(1.0, rules.tokens_per_step)
         self.rules = rules
         self.tables = kernel_args(step.tables)

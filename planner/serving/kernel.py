@@ -1,14 +1,14 @@
 """The discrete-event kernel: one engine instance, iteration by iteration, compiled by numba.
 
-State lives in flat arrays, so that a run can stop (``until_ms``) and go on: long traces are fed in chunks and a router can
-look at replicas between arrivals. Decoding sequences are kept as aggregates (count, sum of KV lengths, block boundaries
-by residue, a heap of finishing steps), so that a step costs the same at any batch size and runs of equal decode steps are
-leapt over. Times in milliseconds.
+State lives in flat arrays, so that a run can stop (``until_ms``) and go on: long traces are fed in chunks and a router
+can look at replicas between arrivals. Decoding sequences are kept as aggregates (count, sum of KV lengths, block
+boundaries by residue, a heap of finishing steps), so that a step costs the same at any batch size and equal decode
+steps are leapt over. Times in milliseconds.
 
-Rules followed: vLLM V1 scheduler (running first in admission order, token budget, chunked prefill, head-of-line blocking
-of the waiting queue, full-sequence admission since 0.19, preemption of the last admitted by recompute, one step planned
-ahead) and TensorRT-LLM's in-flight batcher (whole prompts, reservation of the full output, one extra step of a finished
-request under the overlap scheduler).
+Rules followed: vLLM V1 scheduler (running first in admission order, token budget, chunked prefill, head-of-line
+blocking of the waiting queue, full-sequence admission since 0.19, preemption of the last admitted by recompute, a step
+planned ahead) and TensorRT-LLM's in-flight batcher (whole prompts, reservation of the full output, an extra step of a
+finished request under the overlap scheduler).
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _growth(residues: np.ndarray, period: int, decoding: int, counter: int, step
 
 
 @numba.njit(cache=True)
-def advance(  # noqa: C901
+def advance(
     tables: tuple,
     policy: np.ndarray,
     delays: np.ndarray,
@@ -363,8 +363,8 @@ def advance(  # noqa: C901
                     ints[I_PARTIAL] = -1
                     floats[F_HELD] -= length
                     _start_decode(
-                        partial, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot, heap_seq,
-                        counter, period, block, gain, reserve,
+                        partial, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot,
+                        heap_seq, counter, period, block, gain, reserve,
                     )  # fmt: skip
         if preempted_now == 0 and ints[I_PARTIAL] < 0:
             while budget > 0 and ints[I_RUNNING] < max_seqs:
@@ -442,8 +442,8 @@ def advance(  # noqa: C901
                 slots[slot, S_COMPUTED] = end
                 if end == length:
                     _start_decode(
-                        slot, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot, heap_seq,
-                        counter, period, block, gain, reserve,
+                        slot, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot,
+                        heap_seq, counter, period, block, gain, reserve,
                     )  # fmt: skip
                 else:
                     ints[I_PARTIAL] = slot

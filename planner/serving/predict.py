@@ -1,0 +1,96 @@
+"""``predict``: a simulation with the 80 % intervals of its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.engines.types import ResolvedSettings
+from planner.evidence import Interval
+from planner.memory.types import MemoryLedger
+from planner.models.spec import ModelSpec
+from planner.serving import bands
+from planner.serving.simulator import simulate
+from planner.serving.types import Lengths, Load, Performance, SimResult, SloTarget
+from planner.steptime.types import StepModel
+
+
+def scaled(step: StepModel, factor: float) -> StepModel:
+    """``step`` with every time multiplied by ``factor``; the front end stays."""
+    t = step.tables
+    return replace(
+        step,
+        tables=replace(
+            t,
+            shared_ms=t.shared_ms * factor,
+            head_ms=t.head_ms * factor,
+            prefill_ms=t.prefill_ms * factor,
+            decode_ms=t.decode_ms * factor,
+            fixed_ms=t.fixed_ms * factor,
+        ),
+    )
+
+
+def predict(
+    step: StepModel,
+    model: ModelSpec,
+    resolved: ResolvedSettings,
+    ledger: MemoryLedger,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    slo: Sequence[SloTarget] = (),
+    seed: int = 0,
+    replicas: int = 1,
+) -> Performance:
+    """Simulate and put the 80 % band of the step model's evidence around throughput, TTFT and TPOT.
+
+    With open arrivals the run is repeated with slower and faster steps (the TPOT band), so that the bands widen near
+    saturation as the queue does. Raises what ``simulate`` raises.
+    """
+
+    def run(with_step: StepModel) -> SimResult:
+        return simulate(
+            with_step, model, resolved, ledger, load, input_tokens, output_tokens,
+            slo=slo, seed=seed, replicas=replicas,
+        )  # fmt: skip
+
+    result = run(step)
+    others: tuple[SimResult, ...] = ()
+    if load.kind == "open":
+        spread = bands.factors(step.evidence, "tpot", bands.region(result), step.factors.get("residual_log_sd"))
+        others = (run(scaled(step, min(spread.low, 1.0))), run(scaled(step, max(spread.high, 1.0))))
+    return performance(result, step, others)
+
+
+def performance(result: SimResult, step: StepModel, others: Sequence[SimResult] = ()) -> Performance:
+    """Dress ``result``; ``others`` are the same run with steps at the ends of their band."""
+    where = bands.region(result)
+    sd = step.factors.get("residual_log_sd")
+
+    def band(metric: str, value: float, reached: list[float]) -> Interval:
+        found = bands.interval(value, bands.factors(step.evidence, metric, where, sd))
+        return Interval(value, min([found.low, *reached]), max([found.high, *reached]))
+
+    ttft = result.ttft_ms
+    tpot = result.tpot_ms
+    return Performance(
+        output_tok_per_s=result.output_tok_per_s,
+        total_tok_per_s=result.total_tok_per_s,
+        req_per_s=result.req_per_s,
+        ttft_ms=ttft,
+        tpot_ms=tpot,
+        e2e_ms=result.e2e_ms,
+        output_tok_per_s_80=band("output_tok_per_s", result.output_tok_per_s, [o.output_tok_per_s for o in others]),
+        ttft_ms_80=None if ttft is None else band("ttft", ttft.p50, [o.ttft_ms.p50 for o in others if o.ttft_ms]),
+        tpot_ms_80=None if tpot is None else band("tpot", tpot.p50, [o.tpot_ms.p50 for o in others if o.tpot_ms]),
+        preemptions=result.preemptions,
+        kv_waste=result.kv_waste,
+        mean_kv_used=result.mean_kv_used,
+        mean_batch=result.mean_batch,
+        utilisation=result.utilisation,
+        goodput_per_s=result.goodput_per_s,
+        saturated=result.saturated,
+        evidence=step.evidence,
+    )

@@ -1,0 +1,241 @@
+"""The largest load within the SLO, replicas for a demand, and curves of performance against load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from planner.engines.types import ResolvedSettings
+from planner.errors import InputError
+from planner.memory.types import MemoryLedger
+from planner.models.spec import ModelSpec
+from planner.serving import bands
+from planner.serving.metrics import slo_ratio
+from planner.serving.predict import performance
+from planner.serving.simulator import simulate
+from planner.serving.types import CurvePoint, LargestLoad, Lengths, Load, SimResult, SloTarget
+from planner.steptime.types import StepModel
+
+OPEN_REQUESTS = 1200
+CLOSED_ROUNDS = 6
+TOLERANCE = 0.01
+PROBE = 1.03
+STEEP = 1.10
+
+
+@dataclass
+class _Search:
+    """Simulates one instance at a load and remembers how often it did."""
+
+    step: StepModel
+    model: ModelSpec
+    resolved: ResolvedSettings
+    ledger: MemoryLedger
+    load: Load
+    inputs: Lengths
+    outputs: Lengths
+    slo: Sequence[SloTarget]
+    seed: int
+    runs: int = 0
+
+    def at_rate(self, rate: float) -> SimResult:
+        load = self.load
+        if load.arrival == "trace":
+            factor = _mean_rate(load.times_s) / rate
+            load = replace(load, times_s=tuple(t * factor for t in load.times_s))
+        else:
+            load = replace(load, rate_per_s=rate, requests=load.requests or OPEN_REQUESTS)
+        return self._run(load)
+
+    def at_concurrency(self, clients: int) -> SimResult:
+        rounds = self.load.requests or max(CLOSED_ROUNDS * clients, 60)
+        return self._run(replace(self.load, kind="closed", concurrency=clients, requests=rounds))
+
+    def offline(self) -> SimResult:
+        return self._run(replace(self.load, kind="offline", requests=self.load.requests or OPEN_REQUESTS))
+
+    def _run(self, load: Load) -> SimResult:
+        self.runs += 1
+        return simulate(
+            self.step, self.model, self.resolved, self.ledger, load, self.inputs, self.outputs,
+            slo=self.slo, seed=self.seed,
+        )  # fmt: skip
+
+    def ratio(self, result: SimResult) -> float:
+        """Worst value / limit; above 1 breaks the SLO. A queue that grows without bound always does."""
+        worst = slo_ratio(self.slo, result.ttft_ms, result.tpot_ms, result.itl_ms, result.e2e_ms)
+        return max(worst, 2.0) if result.saturated else worst
+
+
+def largest_load(
+    step: StepModel,
+    model: ModelSpec,
+    resolved: ResolvedSettings,
+    ledger: MemoryLedger,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    slo: Sequence[SloTarget] = (),
+    seed: int = 0,
+    replicas: int = 1,
+) -> LargestLoad:
+    """The largest load of the kind of ``load`` within ``slo``, for ``replicas`` equal instances.
+
+    Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare). Closed:
+    on the number of clients. Offline: the throughput with everything queued. Raises what ``simulate`` raises.
+    """
+    search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, slo, seed)
+    if load.kind == "closed":
+        return _largest_concurrency(search, replicas)
+    top = search.offline()
+    if load.kind == "offline":
+        return _answer(search, replicas, top.req_per_s, top, steep=False)
+    return _largest_rate(search, top.req_per_s, replicas)
+
+
+def _largest_rate(search: _Search, ceiling: float, replicas: int) -> LargestLoad:
+    low, low_result = 0.0, None
+    high = ceiling
+    rate = 0.9 * ceiling
+    for _ in range(12):
+        result = search.at_rate(rate)
+        ratio = search.ratio(result)
+        if ratio <= 1.0:
+            low, low_result = rate, result
+        else:
+            high = rate
+        if high - low <= TOLERANCE * high or high < 1e-4 * ceiling:
+            break
+        rate = 0.5 * (low + high) if low > 0 or ratio < 1.5 else 0.4 * high
+    if low_result is None:
+        return _answer(search, replicas, 0.0, None, steep=False)
+    beyond = search.ratio(search.at_rate(PROBE * low))
+    here = search.ratio(low_result)
+    steep = low >= 0.97 * ceiling or (beyond > STEEP * max(here, 1e-9) and beyond > 1.0)
+    return _answer(search, replicas, low, low_result, steep=steep)
+
+
+def _largest_concurrency(search: _Search, replicas: int) -> LargestLoad:
+    limit = max(1, min(2 * search.resolved.max_num_seqs * search.resolved.dp, 8192))
+    low, low_result, high = 0, None, limit + 1
+    clients = 1
+    while clients <= limit:
+        result = search.at_concurrency(clients)
+        gained = low_result is None or result.req_per_s > 1.01 * low_result.req_per_s
+        if search.ratio(result) > 1.0 or not gained:
+            high = clients
+            break
+        low, low_result = clients, result
+        clients *= 2
+    while high - low > max(1, int(0.02 * low)):
+        middle = (low + high) // 2
+        result = search.at_concurrency(middle)
+        if search.ratio(result) <= 1.0 and (low_result is None or result.req_per_s >= low_result.req_per_s):
+            low, low_result = middle, result
+        else:
+            high = middle
+    if low_result is None:
+        return _answer(search, replicas, 0.0, None, steep=False)
+    found = _answer(search, replicas, low_result.req_per_s, low_result, steep=False)
+    return replace(found, concurrency=low * replicas)
+
+
+def _answer(search: _Search, replicas: int, rate: float, result: SimResult | None, *, steep: bool) -> LargestLoad:
+    where = "saturated" if steep else (bands.region(result) if result else "any")
+    sd = search.step.factors.get("residual_log_sd")
+    by = bands.factors(search.step.evidence, "output_tok_per_s", where, sd)
+    total = rate * replicas
+    return LargestLoad(
+        rate_per_s=total,
+        band=bands.interval(total, by),
+        result=result,
+        near_saturation=steep,
+        binding=_binding(search, result),
+        simulations=search.runs,
+    )
+
+
+def _binding(search: _Search, result: SimResult | None) -> str:
+    if not search.slo or result is None:
+        return "throughput" if result is not None else "slo"
+    by_metric = {"ttft": result.ttft_ms, "tpot": result.tpot_ms, "itl": result.itl_ms, "e2e": result.e2e_ms}
+
+    def share(target: SloTarget) -> float:
+        found = by_metric[target.metric]
+        return getattr(found, target.stat) / target.limit_ms if found is not None else 0.0
+
+    worst = max(search.slo, key=share)
+    return f"{worst.metric} {worst.stat}" if share(worst) > 0.7 else "throughput"
+
+
+def replicas_for(demand_per_s: float, largest: LargestLoad, *, n_plus_1: bool = False) -> int | None:
+    """Replicas that carry ``demand_per_s`` when one carries ``largest.rate_per_s``; None when one carries nothing.
+
+    ``n_plus_1`` adds a spare, so that the demand is still carried when one replica is lost.
+    """
+    if demand_per_s < 0 or not math.isfinite(demand_per_s):
+        raise InputError("must be at least 0", field="demand_per_s", value=demand_per_s)
+    if largest.rate_per_s <= 0:
+        return None
+    return max(1, math.ceil(demand_per_s / largest.rate_per_s - 1e-9)) + (1 if n_plus_1 else 0)
+
+
+def load_sensitivity(
+    step: StepModel,
+    model: ModelSpec,
+    resolved: ResolvedSettings,
+    ledger: MemoryLedger,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    seed: int = 0,
+) -> float:
+    """Percent by which TTFT p99 grows with one more percent of load (open loop, over a step of 3 %)."""
+    search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, (), seed)
+    rate = _mean_rate(load.times_s) if load.arrival == "trace" else load.rate_per_s
+    here, beyond = search.at_rate(rate), search.at_rate(rate * PROBE)
+    if here.ttft_ms is None or beyond.ttft_ms is None:
+        raise InputError("needs at least one request", field="load.requests", value=load.requests)
+    return math.log(beyond.ttft_ms.p99 / here.ttft_ms.p99) / math.log(PROBE)
+
+
+def load_curve(
+    step: StepModel,
+    model: ModelSpec,
+    resolved: ResolvedSettings,
+    ledger: MemoryLedger,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    slo: Sequence[SloTarget] = (),
+    seed: int = 0,
+    points: int = 12,
+) -> tuple[CurvePoint, ...]:
+    """Performance of one instance from light load past its knee: rates up to 1.1 x capacity, or doubling clients."""
+    search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, slo, seed)
+    found = []
+    if load.kind == "closed":
+        top = max(1, min(search.resolved.max_num_seqs * search.resolved.dp, 2048))
+        marks = sorted({max(1, round(top ** (i / max(points - 1, 1)))) for i in range(points)})
+        for clients in marks:
+            result = search.at_concurrency(clients)
+            ok = search.ratio(result) <= 1.0
+            found.append(CurvePoint(result.req_per_s, clients, ok, performance(result, step)))
+        return tuple(found)
+    top_rate = search.offline().req_per_s
+    for i in range(points):
+        rate = top_rate * 1.1 * (i + 1) / points
+        result = search.at_rate(rate)
+        found.append(CurvePoint(rate, 0, search.ratio(result) <= 1.0, performance(result, step)))
+    return tuple(found)
+
+
+def _mean_rate(times_s: tuple[float, ...]) -> float:
+    span = times_s[-1] - times_s[0] if len(times_s) > 1 else 0.0
+    if span <= 0:
+        raise InputError("needs at least two different times", field="load.times_s")
+    return (len(times_s) - 1) / span

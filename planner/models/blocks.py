@@ -16,7 +16,6 @@ from planner.models.spec import (
     Mla,
     RecurrentState,
     Shard,
-    VisionEncoder,
 )
 
 
@@ -42,7 +41,6 @@ class Draft:
     embedding: Linear | None = None
     extra: list[Linear] = field(default_factory=list)
     mtp: list[Layer] = field(default_factory=list)
-    vision: VisionEncoder | None = None
     task: str = "generate"
     layer_path: str = "model.layers.{}"
     notes: list[str] = field(default_factory=list)
@@ -147,8 +145,8 @@ def moe_ffn(
             Linear("norm", experts, 1, Shard.REPLICATED, module=f"{prefix}.{router}.e_score_correction_bias")
         )
     if latent:
-        linears.append(Linear("other", latent, hidden, Shard.REPLICATED, module=f"{prefix}.fc1_latent_proj"))
-        linears.append(Linear("other", hidden, latent, Shard.REPLICATED, module=f"{prefix}.fc2_latent_proj"))
+        linears.append(Linear("latent", latent, hidden, Shard.REPLICATED, module=f"{prefix}.fc1_latent_proj"))
+        linears.append(Linear("latent", hidden, latent, Shard.REPLICATED, module=f"{prefix}.fc2_latent_proj"))
     if shared:
         path = f"{prefix}.{shared_prefix}"
         linears.append(

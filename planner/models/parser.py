@@ -11,6 +11,7 @@ from planner.models.families import DEFAULTS, FAMILIES
 from planner.models.fields import Fields
 from planner.models.quantization import Marker, parse_quantization
 from planner.models.spec import Linear, ModelSpec, Shard
+from planner.models.vision import vision_of
 
 _DTYPES = {
     "bfloat16": "bf16",
@@ -56,7 +57,8 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     head = Linear("lm_head", draft.vocab, draft.hidden, Shard.VOCAB, module="lm_head") if draft.lm_head else None
     if head is not None and not draft.tied:
         head = marker.linear(head)
-    notes = list(draft.notes)
+    vision, vision_note = vision_of(root, draft.hidden)
+    notes = [*draft.notes, *filter(None, [vision_note])]
     if language.used_defaults:
         notes.append(
             "Not in config.json, taken from the model library's defaults: " + ", ".join(language.used_defaults) + "."
@@ -79,7 +81,7 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
         lm_head=head,
         tied_embeddings=draft.tied,
         quantization=scheme.quantization,
-        vision=draft.vision,
+        vision=vision,
         extra_linears=tuple(draft.extra),
         mtp_layers=len(mtp),
         mtp_groups=group_layers(mtp)[0],

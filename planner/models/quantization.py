@@ -17,25 +17,11 @@ from planner.models.spec import Linear, Quantization
 NONE = Quantization("none", "bf16", 16.0, 16)
 
 QUANTISABLE = frozenset(
-    [
-        "q",
-        "kv",
-        "o",
-        "gate_up",
-        "down",
-        "expert_gate_up",
-        "expert_down",
-        "shared_gate_up",
-        "shared_down",
-        "mla_q_a",
-        "mla_q_b",
-        "mla_kv_a",
-        "mla_kv_b",
-        "state_in",
-        "state_out",
-        "lm_head",
-        "index",
-    ]
+    (
+        *("q", "kv", "o", "o_a", "gate_up", "down", "lm_head", "state_in", "state_out", "latent"),
+        *("expert_gate_up", "expert_down", "shared_gate_up", "shared_down"),
+        *("mla_q_a", "mla_q_b", "mla_kv_a", "mla_kv_b", "mla_index"),
+    )
 )
 """Roles whose weights methods quantise unless told otherwise; norms, routers, embeddings and convolutions never are."""
 
@@ -234,7 +220,7 @@ def _modelopt(section: Fields, config_section: Fields | None = None) -> Scheme:
         mixed = _mixed_layers(body, replace(NONE, method="modelopt", ignored=ignored, kv_cache_dtype=cache))
         if config_section is None or config_section.text("quant_method").lower() != "fp8":
             return mixed
-        return _mixed_layers(body, replace(_fp8_base(config_section), ignored=ignored, kv_cache_dtype=cache))
+        return _mixed_layers(body, replace(_fp8_base(config_section), kv_cache_dtype=cache))
     if not algorithm:
         raise InputError("is missing", field=body.name("quant_algo"))
     quantization = _algorithm(body, algorithm)

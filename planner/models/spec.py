@@ -29,7 +29,7 @@ class Linear:
 
     ``n`` output and ``k`` input features of the full model; ``role`` is a stable short name ("q", "kv", "o", "gate_up",
     "down", "expert_gate_up", "expert_down", "shared_gate_up", "shared_down", "router", "embed", "lm_head", "norm",
-    "mla_q_a", "mla_q_b", "mla_kv_a", "mla_kv_b", "state_in", "state_out", "conv", "other").
+    "mla_q_a", "mla_q_b", "mla_kv_a", "mla_kv_b", "mla_index", "o_a", "latent", "state_in", "state_out", "conv", "other").
     """
 
     role: str
@@ -59,6 +59,8 @@ class Attention:
     v_head_dim: int
     window: int | None = None  # tokens; the chunk length when kind is "chunked"
     qk_norm: bool = False
+    cached: bool = True  # False: the layer reads the K/V of an earlier one and keeps none of its own
+    index_head_dim: int | None = None  # block-sparse attention's indexer key, cached beside K and V
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Mla:
     v_head_dim: int
     index_head_dim: int | None = None  # sparse attention's indexer key, cached beside the latent
     index_topk: int | None = None
+    window: int | None = None  # latents of the last tokens kept whole (DeepSeek V4); None: of every token
+    compress_ratio: int | None = None  # with a window: older tokens keep one latent per this many; None: none
 
 
 @dataclass(frozen=True, slots=True)

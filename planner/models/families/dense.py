@@ -65,7 +65,6 @@ DENSE: dict[str, Traits] = {
         head_bias=True,
         intermediate_factor=4,
     ),
-    "falcon": Traits(mlp_bias=None, gated=False, norm_bias=True, tied=True, intermediate_factor=4, kv_default="falcon"),
     "cohere": Traits(mlp_bias=False, norms=1, tied=True, kv_default="heads"),
     "glm4": Traits(o_bias=False, mlp_bias=False, norms=4),
     "exaone4": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, qk_norm="head", windows=windows_by_type),

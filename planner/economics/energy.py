@@ -1,12 +1,11 @@
 """Electrical power of a GPU under an inference load, from measurements; None where there are none. Never the TDP.
 
-    power = min(cap, idle + bandwidth_w * share of memory bandwidth in use + compute_w * share of dense bf16 rate in use)
+    power = min(cap, idle + bandwidth_w * share of memory bandwidth used + compute_w * share of dense bf16 rate used)
 
 Fitted on 17 runs of vLLM 0.24.0, Qwen3-8B bf16, on one H200 (471-691 W, concurrency 1 to 256): mean error 2.2 %,
 largest 7.4 %. The intercept, 60 W, agrees with published idle readings of 74 and 80 W. The H100 SXM has the same die
-and limit: on published readings of Llama-3-8B under vLLM and TensorRT-LLM (363-456 W) the same coefficients are within
-17 %; on gpt-oss-120b over 8 GPUs (159-205 W) they are up to 40 % low, because tiny shares leave out the power of the
-fabric.
+and limit: on published readings of Llama-3-8B (363-456 W) the same coefficients are within 25 %; on gpt-oss-120b over
+8 GPUs (159-205 W) they are 31 % low at 4 users and 57 % high at 64, because experts are read unevenly.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class PowerModel:
 
 _FIT = "17 runs of vLLM 0.24.0 with Qwen3-8B bf16 on one H200, 2026-12-01"
 _MODELS = {
-    "H200-SXM-141GB": PowerModel(60.4, 614.1, 983.5, 690.0, 0.10, Evidence.CALIBRATED, _FIT),
-    "H100-SXM5-80GB": PowerModel(60.4, 614.1, 983.5, 690.0, 0.20, Evidence.EXTRAPOLATED, _FIT + ", same die and limit"),
+    "H200-SXM-141GB": PowerModel(60.4, 614.1, 983.5, 690.0, 0.25, Evidence.CALIBRATED, _FIT),
+    "H100-SXM5-80GB": PowerModel(60.4, 614.1, 983.5, 690.0, 0.55, Evidence.EXTRAPOLATED, _FIT + ", same die and limit"),
 }
 
 
@@ -61,7 +60,7 @@ def power_w(
     mean_batch: float,
     mean_context_tokens: float,
 ) -> float | None:
-    """Mean watts of one of ``gpus`` GPUs that serve the given rates together; None when nothing measured covers the GPU.
+    """Mean watts of one of ``gpus`` GPUs that serve the given rates together; None when the GPU was never measured.
 
     Bytes per second: each step reads the weights that it touches (all of a dense model; of routed experts the share
     1 - (1 - k/E)^batch) and each generated token the KV of its context. Operations: 2 x active parameters per token.
@@ -81,7 +80,7 @@ def power_w(
 
 
 def active_params(model: ModelSpec) -> float:
-    """Parameters that one token multiplies with: routed experts by their top-k share, the embedding look-up left out."""
+    """Parameters that one token multiplies with: routed experts by top-k share, without the embedding look-up."""
     total = 0.0
     for group in model.groups:
         for linear in group.linears:

@@ -90,6 +90,7 @@ class Programme:
         self.n: dict[tuple[int, int], int] = {}
         self.s: dict[int, int] = {}
         self.b: dict[int, int] = {}
+        self._spend: int | None = None
         self._build()
 
     def minimise_unserved(self, weights: dict[int, float], time_limit_s: float) -> Solved:
@@ -99,12 +100,34 @@ class Programme:
             cost[column] = weights[workload]
         return self._solve(cost, {}, time_limit_s, 1e-4, None)
 
-    def minimise_cost(
+    def minimise_spend(
         self, unserved: dict[int, float], time_limit_s: float, gap: float, start: Counts | None
     ) -> Solved:
-        """Cheapest plan that leaves no more than ``unserved`` of each workload out. ``start`` is a known plan."""
-        bounds = {self.s[workload]: (0.0, share + _TOLERANCE if share else 0.0) for workload, share in unserved.items()}
+        """Least USD an hour of nodes bought: what is owned is paid for, so it is used before anything is bought."""
+        cost = np.zeros(len(self._cost))
+        if self._spend is not None:
+            cost[self._spend] = 1.0
+        return self._solve(cost, self._served(unserved), time_limit_s, gap, start)
+
+    def minimise_cost(
+        self,
+        unserved: dict[int, float],
+        time_limit_s: float,
+        gap: float,
+        start: Counts | None,
+        spend_usd_per_hour: float | None = None,
+    ) -> Solved:
+        """Cheapest plan that leaves no more than ``unserved`` of each workload out. ``start`` is a known plan.
+
+        ``spend_usd_per_hour`` is the most that nodes bought may cost.
+        """
+        bounds = self._served(unserved)
+        if spend_usd_per_hour is not None and self._spend is not None:
+            bounds[self._spend] = (0.0, spend_usd_per_hour * (1 + _TOLERANCE))
         return self._solve(np.array(self._cost), bounds, time_limit_s, gap, start)
+
+    def _served(self, unserved: dict[int, float]) -> dict[int, tuple[float, float]]:
+        return {self.s[workload]: (0.0, share + _TOLERANCE if share else 0.0) for workload, share in unserved.items()}
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -260,8 +283,12 @@ class Programme:
             self._row(-math.inf, float(group.whole_nodes()), terms)
 
     def _purchase_rows(self) -> None:
+        if not self.b:
+            return
+        self._spend = self._column(0.0, highspy.kHighsInf, integer=False)
+        self._row(0.0, 0.0, {**{column: self._cost[column] for column in self.b.values()}, self._spend: -1.0})
         limits = self._problem.request.limits
-        if limits is None or not self.b:
+        if limits is None:
             return
         groups = [self._problem.classes[k] for k in self.b]
         if limits.usd_per_hour is not None:

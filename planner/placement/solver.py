@@ -92,23 +92,30 @@ def _optimise(
     programme = Programme(problem, problem.request.seed, threads)
     unserved = dict.fromkeys(range(len(problem.workloads)), 0.0)
     warm: Counts | None = start.counts
-    left_s = time_limit_s
+    left_s, proven = time_limit_s, True
     if start.short:
         served = programme.minimise_unserved(_weights(problem), time_limit_s * SERVE_TIME_SHARE)
         if served.counts is not None:
-            unserved, warm = dict(served.unserved), served.counts
+            unserved, warm, proven = dict(served.unserved), served.counts, served.proven
         else:
-            unserved = dict(start.counts.unserved)
+            unserved, proven = dict(start.counts.unserved), False
         left_s *= 1 - SERVE_TIME_SHARE
-    solved = programme.minimise_cost(unserved, left_s, gap, warm)
+    spend: float | None = None
+    if programme.b and any(not group.purchase for group in problem.classes):
+        bought = programme.minimise_spend(unserved, left_s / 2, gap, warm)
+        if bought.counts is not None:
+            warm, spend, proven = bought.counts, bought.objective, proven and bought.proven
+        left_s /= 2
+    solved = programme.minimise_cost(unserved, left_s, gap, warm, spend)
     bound = max(0.0, solved.bound) if math.isfinite(solved.bound) else 0.0
     if solved.counts is None:
         return "greedy", start.counts, start.usd_per_hour, min(bound, start.usd_per_hour)
     objective = hourly(problem, solved.counts)
     as_served = _penalty(problem, start.counts) <= _penalty(problem, solved.counts) + 1e-9
-    if as_served and start.usd_per_hour < objective - 1e-9 and not problem.request.current:
+    simple = spend is None and not problem.request.current  # else greedy may be cheaper by buying, or by moving more
+    if as_served and simple and start.usd_per_hour < objective - 1e-9:
         return "greedy", start.counts, start.usd_per_hour, min(bound, start.usd_per_hour)
-    return ("optimal" if solved.proven else "feasible"), solved.counts, objective, min(bound, objective)
+    return ("optimal" if solved.proven and proven else "feasible"), solved.counts, objective, min(bound, objective)
 
 
 def _weights(problem: Problem) -> dict[int, float]:

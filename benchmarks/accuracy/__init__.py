@@ -1,0 +1,1 @@
+"""How far the planner is from what was measured."""

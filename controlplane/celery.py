@@ -1,7 +1,7 @@
 """The Celery application of the control plane; node workers run runners.celery_app instead.
 
-Two queues: ``control`` for short acts and for what node workers report, ``plan`` for computing, so that a long plan never
-holds up an observation.
+Two queues: ``control`` for short acts and for what node workers report, ``plan`` for computing, so that a long plan
+never holds up an observation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every environment variable that Tonnage reads, in one place, checked once.
 
 TONNAGE_DATA_DIR, TONNAGE_DATABASE_URL, TONNAGE_BROKER_URL, TONNAGE_SECRET_KEY, TONNAGE_ALLOWED_HOSTS, TONNAGE_PORT,
-TONNAGE_DEBUG, TONNAGE_HTTPS, TONNAGE_REQUIRE_SERVICES, TONNAGE_LOG_JSON.
+TONNAGE_DEBUG, TONNAGE_HTTPS, TONNAGE_REQUIRE_SERVICES, TONNAGE_LOG_JSON, TONNAGE_ENGINE_PORTS.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Env:
     https: bool
     require_services: bool
     log_json: bool
+    engine_ports: tuple[int, int] = (18100, 18399)
 
     @property
     def embedded_database(self) -> bool:
@@ -64,6 +65,7 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
         https=_flag(source, "TONNAGE_HTTPS"),
         require_services=_flag(source, "TONNAGE_REQUIRE_SERVICES"),
         log_json=_flag(source, "TONNAGE_LOG_JSON"),
+        engine_ports=_port_range(source.get("TONNAGE_ENGINE_PORTS", "18100-18399")),
     )
 
 
@@ -140,3 +142,10 @@ def _port(text: str) -> int:
     if text.isdigit() and 0 < int(text) < 65536:
         return int(text)
     raise EnvError(f"TONNAGE_PORT is {text!r}; use a number from 1 to 65535.")
+
+
+def _port_range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if first.isdigit() and last.isdigit() and 1024 <= int(first) <= int(last) < 65536:
+        return int(first), int(last)
+    raise EnvError(f"TONNAGE_ENGINE_PORTS is {text!r}; write the first and last port like 18100-18399, from 1024 up.")

@@ -186,6 +186,8 @@ JOB_STALE_S = 60  # a running job without a heartbeat for this long is taken to 
 JOB_RESEND_S = 30  # a queued job not claimed for this long is sent again
 SCHEDULER_TICK_S = 2.0
 
+ENGINE_PORTS = ENV.engine_ports
+
 # Logging: one line a record, key=value for people or JSON for machines.
 _shared = [
     structlog.contextvars.merge_contextvars,

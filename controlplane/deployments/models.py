@@ -27,9 +27,11 @@ class Engine(models.TextChoices):
 class Deployment(BaseModel):
     """One engine instance on one node. ``node`` is where it is planned; ``host`` the node whose worker runs it.
 
-    They differ only when ``emulated``: an emulated engine stands in for hardware that is not there. ``planned_engine`` is the
-    engine the plan chose, ``engine`` what is really started. ``launch`` is a runners ``EngineLaunch``, ``startup`` its
-    ``StartupFacts``, ``settings`` the planner's ``EngineSettings``, ``prediction`` a planner ``Performance`` for the planned load.
+    They differ only when ``emulated``: an emulated engine stands in for hardware that is not there. ``planned_engine``
+    is the engine the plan chose, ``engine`` what is really started. ``settings`` is a planner ``ResolvedSettings``,
+    ``launch`` a runners ``EngineLaunch``, ``startup`` its ``StartupFacts``; ``prediction`` holds planner ``memory``
+    (MemoryLedger) and ``performance`` (Performance at the planned load). ``parts`` lists (node, GPUs) of a replica that
+    spans nodes.
     """
 
     class State(models.TextChoices):
@@ -62,6 +64,7 @@ class Deployment(BaseModel):
     remedy = models.TextField(blank=True)
     phase = models.CharField(max_length=200, blank=True)
     gpu_indexes = models.JSONField(default=list)
+    parts = models.JSONField(default=list, blank=True)
     port = models.PositiveIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(65535)]
     )
@@ -209,7 +212,7 @@ class Calibration(BaseModel):
     engine = models.CharField(max_length=20)
     engine_version = models.CharField(max_length=40, blank=True)
     gpu = models.CharField(max_length=80)
-    model = models.CharField(max_length=200)
+    model = models.CharField(max_length=400)
     precision = models.CharField(max_length=20, blank=True)
     tp = models.PositiveSmallIntegerField(default=1)
     step_factor = models.FloatField()

@@ -65,6 +65,9 @@ class NodeJobKind(JobKind):
         """Apply one message of the worker (same transaction). A dict, even an empty one, ends the job with it."""
         raise NotImplementedError
 
+    def late(self, job: Job, observation: Observation) -> None:
+        """A message of this attempt that came after the job had ended (same transaction)."""
+
 
 _KINDS: dict[str, JobKind] = {}
 K = TypeVar("K", bound=type[JobKind])

@@ -53,6 +53,7 @@ def apply_observation(message: dict) -> str:
         if observation.lines:
             services.add_log(job, observation.lines, JobLog.Level.OUTPUT)
         if job.state != State.RUNNING:
+            kind.late(job, observation)
             return "late"
         _alive(job, observation)
         _apply(kind, job, observation)

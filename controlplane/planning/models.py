@@ -103,7 +103,7 @@ class Plan(BaseModel):
 
 
 class PlacementRow(models.Model):
-    """One replica (or its part on one node) of a plan. ``workload``/``node`` empty when deleted since, or to be bought."""
+    """One replica (or its part on one node) of a plan. ``workload``/``node`` are empty when deleted, or not bought."""
 
     plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="placements")
     workload = models.ForeignKey(Workload, null=True, on_delete=models.SET_NULL, related_name="placements")
@@ -129,7 +129,7 @@ class PlacementRow(models.Model):
 
 
 class VerdictRow(models.Model):
-    """The engine chosen for one workload of a plan. ``margin`` is a share of the runner-up's cost, with its 80 % band."""
+    """The engine chosen for one workload of a plan. ``margin``: share of the runner-up's cost, with its 80 % band."""
 
     plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="verdicts")
     workload = models.ForeignKey(Workload, null=True, on_delete=models.SET_NULL, related_name="verdicts")

@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
                 ('engine', models.CharField(max_length=20)),
                 ('engine_version', models.CharField(blank=True, max_length=40)),
                 ('gpu', models.CharField(max_length=80)),
-                ('model', models.CharField(max_length=200)),
+                ('model', models.CharField(max_length=400)),
                 ('precision', models.CharField(blank=True, max_length=20)),
                 ('tp', models.PositiveSmallIntegerField(default=1)),
                 ('step_factor', models.FloatField()),

@@ -1,0 +1,184 @@
+"""What the planner says of one deployment: memory, performance under a load, and the material of its emulation.
+
+The settings are those the deployment is launched with, so that a prediction and its measurement mean the same engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.deployments.models import Deployment
+from controlplane.planning.mapping import active_calibrations
+from controlplane.workloads.services import model_spec
+from planner import catalog
+from planner.calibration import CalibrationFactor
+from planner.catalog.types import GpuSpec
+from planner.engines.types import EngineSettings, ResolvedSettings
+from planner.errors import PlannerError
+from planner.jsonio import from_json, to_json
+from planner.memory.types import MemoryLedger
+from planner.models.spec import ModelSpec
+from planner.serving.types import Lengths, Load, Performance
+from planner.steptime.types import StepModel, StepTables
+from runners.contracts import ProbeLoad
+
+PLANNER_ENGINE = {"vllm": "vllm", "vllm_cpu": "vllm", "tensorrt_llm": "tensorrt_llm"}
+"""Which planner engine stands for a runner's."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A deployment as the planner sees it."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    resolved: ResolvedSettings
+    ledger: MemoryLedger
+
+
+def resolve_settings(model_ref: str, gpu_name: str, settings: dict[str, Any]) -> ResolvedSettings:
+    """Fill in an engine's defaults for a model on a GPU; raises PlannerError (unsupported, malformed)."""
+    from planner.engines import resolve, support
+
+    model, gpu = model_spec(model_ref), catalog.get_gpu(gpu_name)
+    wanted = from_json(EngineSettings, settings, "settings")
+    answer = support(model, gpu, wanted)
+    if not answer.ok:
+        from planner.errors import UnsupportedError
+
+        raise UnsupportedError("; ".join(answer.reasons), field="settings")
+    return resolve(wanted, model, gpu)
+
+
+def subject(deployment: Deployment) -> Subject:
+    """Model, GPU, settings and memory of a deployment; raises PlannerError."""
+    from planner.memory import ledger
+
+    model = model_spec(deployment.model_ref)
+    kind = deployment.node.node_type.gpu_model
+    gpu = catalog.get_gpu(kind.name)
+    resolved = from_json(ResolvedSettings, deployment.settings, "settings")
+    return Subject(model, gpu, resolved, ledger(model, gpu, resolved, total_gib=kind.memory_gib))
+
+
+def step_model(what: Subject, calibrations: tuple[CalibrationFactor, ...] | None = None) -> StepModel:
+    """Step times, with the active calibrations unless others are given; raises UnsupportedError."""
+    from planner.steptime import build
+
+    factors = active_calibrations() if calibrations is None else calibrations
+    return build(what.model, what.gpu, what.resolved, calibrations=factors)
+
+
+def predict_probe(
+    deployment: Deployment, load: ProbeLoad, calibrations: tuple[CalibrationFactor, ...] | None = None
+) -> Performance:
+    """What a probe of ``load`` should measure; raises PlannerError where there is no prediction."""
+    from planner.serving import predict
+
+    what = subject(deployment)
+    demand, tokens_in, tokens_out = probe_load(load)
+    return predict(
+        step_model(what, calibrations),
+        what.model,
+        what.resolved,
+        what.ledger,
+        demand,
+        tokens_in,
+        tokens_out,
+        seed=load.seed,
+    )
+
+
+def probe_load(load: ProbeLoad) -> tuple[Load, Lengths, Lengths]:
+    """A probe's load in the planner's words."""
+    demand = (
+        Load(kind="open", rate_per_s=load.rate_per_s, requests=load.requests)
+        if load.rate_per_s > 0
+        else Load(kind="closed", concurrency=load.concurrency, requests=load.requests)
+    )
+    return demand, _lengths(load.input_tokens, load.input_sd), _lengths(load.output_tokens, load.output_sd)
+
+
+def predicted_parts(deployment: Deployment) -> dict[str, Any]:
+    """Memory as JSON, or why there is none."""
+    try:
+        return {"memory": to_json(subject(deployment).ledger)}
+    except PlannerError as error:
+        return {"memory": None, "memory_reason": str(error)}
+
+
+def emulation_of(deployment: Deployment) -> dict[str, Any]:
+    """What the emulated engine is told (runners' EmulationSpec): uncalibrated step times, limits, start-up facts.
+
+    Raises PlannerError where the planner has no step times.
+    """
+    what = subject(deployment)
+    step = step_model(what, ())
+    resolved, memory = what.resolved, what.ledger
+    workload = deployment.workload
+    return {
+        "acts_as": resolved.engine.value,
+        "version": resolved.version,
+        "gpu": what.gpu.name,
+        "tables": _tables(step.tables),
+        "front_end": to_json(step.front_end),
+        "limits": {
+            "max_num_seqs": resolved.max_num_seqs,
+            "max_num_batched_tokens": resolved.max_num_batched_tokens,
+            "max_model_len": resolved.max_model_len,
+            "block_tokens": memory.block_tokens or resolved.block_tokens,
+            "kv_blocks": max(memory.kv_blocks, 1),
+            "chunked_prefill": resolved.enable_chunked_prefill,
+            "prefix_caching": resolved.enable_prefix_caching,
+            "async_scheduling": resolved.async_scheduling,
+            "reserve_output": resolved.capacity_policy == "GUARANTEED_NO_EVICT",
+        },
+        "startup": {
+            "engine_version": resolved.version,
+            "weights_gib": memory.weights_gib,
+            "kv_gib": memory.kv_gib,
+            "kv_tokens": memory.kv_tokens,
+            "kv_blocks": memory.kv_blocks,
+            "block_tokens": memory.block_tokens,
+            "graph_gib": memory.graph_gib,
+            "activation_gib": memory.activation_gib,
+            "non_torch_gib": memory.non_torch_gib,
+            "total_gib": memory.total_gib,
+            "max_model_len": resolved.max_model_len,
+            "max_concurrency": memory.max_concurrency,
+        },
+        "prefix_hit": workload.prefix_hit if workload else 0.0,
+    }
+
+
+def engine_flags(resolved: ResolvedSettings) -> dict[str, str | int | float | bool]:
+    """The options an engine is started with, by their planner names: those that the prediction rests on."""
+    flags: dict[str, str | int | float | bool] = {}
+    for name in _FLAGS:
+        value = getattr(resolved, name)
+        if value is not None:
+            flags[name] = value
+    return flags
+
+
+_FLAGS = (
+    "tp", "pp", "ep", "dp", "precision", "kv_cache_dtype", "max_model_len", "gpu_memory_utilization",
+    "free_gpu_memory_fraction", "kv_cache_max_tokens", "max_num_seqs", "max_num_batched_tokens",
+    "enable_chunked_prefill", "enable_prefix_caching", "block_tokens", "enforce_eager", "max_loras", "max_lora_rank",
+)  # fmt: skip
+
+
+def _tables(tables: StepTables) -> dict[str, Any]:
+    names = (
+        "shared_tokens", "shared_ms", "head_seqs", "head_ms", "prefill_tokens", "prefill_context", "prefill_ms",
+        "decode_batch", "decode_kv", "decode_ms", "graph_sizes",
+    )  # fmt: skip
+    data: dict[str, Any] = {name: getattr(tables, name).tolist() for name in names}
+    return {**data, "fixed_ms": float(tables.fixed_ms), "pp": tables.pp}
+
+
+def _lengths(mean: int, sd: float) -> Lengths:
+    if sd > 0:
+        return Lengths(kind="normal", mean=float(mean), sd=sd)
+    return Lengths(kind="fixed", value=mean)

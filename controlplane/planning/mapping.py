@@ -1,0 +1,199 @@
+"""From the database to the planner's dataclasses. Nothing else maps between the two."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from decimal import Decimal
+from typing import Any, Literal, cast
+
+from django.core.exceptions import ValidationError
+
+from controlplane.deployments.models import Calibration, Deployment
+from controlplane.inventory.models import Gpu, Node, Site
+from controlplane.inventory.services import price_at
+from controlplane.planning.models import Scenario
+from controlplane.workloads.models import Workload
+from controlplane.workloads.services import lengths_of, planner_model, trace_window
+from planner.calibration import CalibrationFactor
+from planner.economics.types import EnergyPrice
+from planner.errors import InputError, UnsupportedError
+from planner.plan_types import Placement, PlanNode, PlanRequest, PlanWorkload
+from planner.serving.types import Load, SloTarget
+
+NodeState = Literal["active", "planned", "maintenance"]
+
+
+def plan_request(scenario: Scenario) -> PlanRequest:
+    """Everything the planner needs to answer a scenario, as it stands now.
+
+    Raises ValidationError when there is no node or no workload, or when one of them cannot be mapped, naming it.
+    """
+    workloads = scenario_workloads(scenario)
+    nodes = scenario_nodes(scenario)
+    if not workloads:
+        raise ValidationError("The scenario has no workloads; add at least one.")
+    if not nodes:
+        raise ValidationError("The scenario has no nodes: its sites hold none that is active, planned or maintained.")
+    live = _live_deployments(nodes)
+    names = {workload.pk for workload in workloads}
+    return PlanRequest(
+        name=scenario.name,
+        nodes=tuple(plan_node(node, _busy(node, live, names)) for node in nodes),
+        workloads=tuple(plan_workload(workload) for workload in workloads),
+        mode=cast(Any, scenario.mode),
+        energy=_energy(nodes),
+        calibrations=active_calibrations(),
+        current=tuple(_placement(item) for item in live if item.candidate_id and item.workload_id in names),
+        time_limit_s=scenario.time_limit_s,
+        seed=scenario.seed,
+    )
+
+
+def scenario_workloads(scenario: Scenario) -> list[Workload]:
+    """The workloads of a scenario: those it names, else all."""
+    rows = scenario.workloads.all() if scenario.workloads.exists() else Workload.objects.all()
+    return list(rows.select_related("trace", "site").prefetch_related("slo_targets"))
+
+
+def scenario_nodes(scenario: Scenario) -> list[Node]:
+    """The nodes of a scenario: of the sites it names, else of all; retired ones left out."""
+    rows = Node.objects.exclude(state=Node.State.RETIRED)
+    if scenario.sites.exists():
+        rows = rows.filter(site__in=scenario.sites.all())
+    related = rows.select_related("site", "node_type__gpu_model").prefetch_related(
+        "gpus", "node_type__gpu_model__prices"
+    )
+    return list(related.order_by("name"))
+
+
+def plan_node(node: Node, busy: tuple[int, ...] = ()) -> PlanNode:
+    """One node with the price of its GPUs; raises ValidationError when that is not known."""
+    kind = node.node_type
+    try:
+        price = price_at(kind.gpu_model, node.site)
+    except UnsupportedError as error:
+        raise ValidationError(
+            f"There is no price for {kind.gpu_model} at {node.site}: {error.message}. Add one under Prices."
+        ) from error
+    return PlanNode(
+        name=node.name,
+        pool=f"{node.site.slug}/{kind.slug}",
+        site=node.site.name,
+        gpu=kind.gpu_model.name,
+        gpus=kind.gpus,
+        nvlink_domain=kind.nvlink_domain,
+        price=price,
+        state=cast(NodeState, node.state),
+        busy_gpus=busy,
+        failure_domain=node.failure_domain,
+        network_gb_s=kind.network_gb_s,
+        allowed_engines=tuple(node.allowed_engines),
+        tenant=node.tenant,
+    )
+
+
+def plan_workload(workload: Workload) -> PlanWorkload:
+    """One workload; raises ValidationError naming it and the field that does not fit."""
+    try:
+        return PlanWorkload(
+            name=workload.name,
+            model=planner_model(workload.model_ref),
+            load=plan_load(workload),
+            input_tokens=lengths_of(workload, "input"),
+            output_tokens=lengths_of(workload, "output"),
+            slo=tuple(
+                SloTarget(cast(Any, item.metric), cast(Any, item.stat), item.limit_ms)
+                for item in workload.slo_targets.all()
+            ),
+            kind=workload.kind,
+            priority=workload.priority,
+            tenant=workload.tenant,
+            site=workload.site.name if workload.site else "",
+            adapters=workload.adapters,
+            adapter_rank=workload.adapter_rank,
+            revisions_per_month=workload.revisions_per_month,
+            allowed_engines=tuple(workload.allowed_engines),
+            allowed_precisions=tuple(workload.allowed_precisions),
+            max_model_len=workload.max_model_len,
+            n_plus_1=workload.n_plus_1,
+            spread=workload.spread,
+            hours_per_month=workload.hours_per_month,
+            mean_load_share=workload.mean_load_share,
+        )
+    except InputError as error:
+        raise ValidationError(f"Workload {workload}: {error}") from error
+
+
+def plan_load(workload: Workload) -> Load:
+    """The demand over all replicas at the peak. Arrivals of a trace are stretched to the stated rate."""
+    if workload.load_kind == Workload.LoadKind.CLOSED:
+        return Load(kind="closed", concurrency=workload.concurrency, prefix_hit=workload.prefix_hit)
+    if workload.load_kind == Workload.LoadKind.OFFLINE:
+        return Load(kind="offline", requests=workload.requests, prefix_hit=workload.prefix_hit)
+    times: tuple[float, ...] = ()
+    if workload.arrival == Workload.Arrival.TRACE and workload.trace is not None:
+        moments, _, _ = trace_window(workload.trace, arrivals=True)
+        rate = (len(moments) - 1) / float(moments[-1] - moments[0])
+        times = tuple(((moments - moments[0]) * (rate / workload.rate_per_s)).tolist())
+    return Load(
+        kind="open",
+        rate_per_s=workload.rate_per_s,
+        arrival=cast(Any, workload.arrival),
+        cv=workload.arrival_cv,
+        times_s=times,
+        prefix_hit=workload.prefix_hit,
+    )
+
+
+def active_calibrations() -> tuple[CalibrationFactor, ...]:
+    """The corrections that the next prediction uses."""
+    return tuple(
+        CalibrationFactor(
+            engine=row.engine,
+            gpu=row.gpu,
+            model=row.model,
+            precision=row.precision,
+            tp=row.tp,
+            step_factor=row.step_factor,
+            ttft_extra_ms=row.ttft_extra_ms,
+            samples=row.samples,
+            residual_log_sd=row.residual_log_sd,
+            source=row.source,
+        )
+        for row in Calibration.objects.filter(active=True).order_by("pk")
+    )
+
+
+def _live_deployments(nodes: list[Node]) -> list[Deployment]:
+    rows = Deployment.objects.filter(state__in=Deployment.LIVE, node__in=nodes, emulated=False)
+    return list(rows.select_related("node", "workload").order_by("created_at"))
+
+
+def _busy(node: Node, live: list[Deployment], planned: set[int]) -> tuple[int, ...]:
+    """GPUs that cannot be given away: out of service, or serving something that this scenario does not plan."""
+    taken = {gpu.index for gpu in node.gpus.all() if gpu.state != Gpu.State.OK}
+    for item in live:
+        if item.node_id == node.pk and item.workload_id not in planned:
+            taken.update(item.gpu_indexes)
+    return tuple(sorted(index for index in taken if index < node.node_type.gpus))
+
+
+def _placement(item: Deployment) -> Placement:
+    return Placement(
+        workload=item.workload.name if item.workload else "",
+        candidate_id=item.candidate_id,
+        replica=item.replica,
+        node=item.node.name,
+        gpu_indexes=tuple(item.gpu_indexes),
+    )
+
+
+def _energy(nodes: list[Node]) -> EnergyPrice:
+    """Electricity: the mean over the sites, weighted by their GPUs."""
+    gpus: dict[Site, int] = defaultdict(int)
+    for node in nodes:
+        gpus[node.site] += node.node_type.gpus
+    total = Decimal(sum(gpus.values()))
+    price = sum((site.usd_per_kwh * count for site, count in gpus.items()), Decimal(0)) / total
+    pue = sum((site.pue * count for site, count in gpus.items()), Decimal(0)) / total
+    return EnergyPrice(price.quantize(Decimal("0.0001")), pue.quantize(Decimal("0.001")))

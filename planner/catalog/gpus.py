@@ -56,7 +56,7 @@ def list_gpus() -> tuple[GpuSpec, ...]:
 
 
 def get_gpu(name: str) -> GpuSpec:
-    """The GPU of that name or alias; case and punctuation do not matter. Raises UnknownGpuError with the nearest names."""
+    """The GPU of that name or alias, whatever its case and punctuation; UnknownGpuError gives the nearest names."""
     if not isinstance(name, str) or simplified(name) not in _lookup():
         raise UnknownGpuError("is not in the catalogue", field="gpu", value=name, remedy=nearest(str(name), _gpus()))
     return _gpus()[_lookup()[simplified(name)]]
@@ -83,10 +83,10 @@ def get_node_type(name: str) -> NodeType:
 def reported_total_gib(memory_gb: float, memory_type: str, vendor: str, name: str, smi_mib: float | None) -> float:
     """Estimate the total memory that an engine's framework reports, in GiB.
 
-    "GB" on a data sheet means GiB for these parts. Of it, 15/16 remain on GDDR6 with ECC (a 48 GB L40S shows 46068 MiB),
-    99.5 % on NVIDIA HBM (H100 81559, H200 143771, GB200 189471 MiB) and 99.9 % elsewhere (RTX 4090 24564 MiB). The CUDA
-    driver keeps a further 0.39 GiB + 0.18 %, a line through nvidia-smi against engine logs on RTX 3090, RTX 4090, H100
-    and GB300 (within 0.1 GiB). AMD reports the full size (MI300X: 191.98).
+    "GB" on a data sheet means GiB for these parts. Of it, 15/16 remain on GDDR6 with ECC (a 48 GB L40S shows 46068
+    MiB), 99.5 % on NVIDIA HBM (H100 81559, H200 143771, GB200 189471 MiB) and 99.9 % elsewhere (RTX 4090 24564 MiB).
+    The CUDA driver keeps a further 0.39 GiB + 0.18 %, a line through nvidia-smi against engine logs on RTX 3090, RTX
+    4090, H100 and GB300 (within 0.1 GiB). AMD reports the full size (MI300X: 191.98).
     """
     if vendor in ("cpu", "amd", "intel"):
         return memory_gb

@@ -67,8 +67,8 @@ def list_models() -> tuple[str, ...]:
 def get_model(id_or_path: str | os.PathLike[str]) -> ModelSpec:
     """The model of that catalogue id, alias, or path to a config.json (or to the directory that holds one).
 
-    Beside a config.json an hf_quant_config.json is read too. Raises UnknownModelError with the nearest ids, InputError and
-    UnsupportedError as ``planner.models.parse``.
+    Beside a config.json an hf_quant_config.json is read too. Raises UnknownModelError with the nearest ids, InputError
+    and UnsupportedError as ``planner.models.parse``.
     """
     text = os.fspath(id_or_path)
     if not isinstance(text, str) or not text or "\0" in text:

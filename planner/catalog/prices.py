@@ -38,9 +38,9 @@ def price_facts(gpu_name: str) -> tuple[PriceFact, ...]:
 def default_price(gpu_name: str) -> GpuHourPrice:
     """The rental price used when nobody states one: a starting point to be replaced by one's own.
 
-    Among the on-demand ``cloud_hour`` prices the most trusted kind that exists is taken (a provider's catalogue, then what
-    authors paid, an analyst's 3-year rental, second-hand lists, ..., last another planner's assumption), and of its prices
-    the median (the lower one of two in the middle). Raises UnsupportedError when no price was published.
+    Among the on-demand ``cloud_hour`` prices the most trusted kind that exists is taken (a provider's catalogue, then
+    what authors paid, an analyst's 3-year rental, second-hand lists, ..., last another planner's assumption), and of
+    its prices the median (the lower one of two in the middle). Raises UnsupportedError when no price was published.
     """
     name = get_gpu(gpu_name).name
     offers = [

@@ -75,7 +75,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     close = [key for key in plain if wanted and key.startswith(wanted)]
     close += [key for key in difflib.get_close_matches(wanted, plain, n=count, cutoff=0.5) if key not in close]
     close += [key for key in plain if wanted and wanted in key and key not in close]
-    return f"Did you mean {', '.join(plain[key] for key in close[:count])}?" if close else "See the list of known names."
+    return (
+        f"Did you mean {', '.join(plain[key] for key in close[:count])}?" if close else "See the list of known names."
+    )
 
 
 def simplified(name: str) -> str:

@@ -48,8 +48,8 @@ _PREFIX_BLOCK_TOKENS = 512
 class TraceData:
     """Requests of one trace, equal-length arrays in order of arrival.
 
-    ``times_s`` seconds from the first request, None for a set of lengths without arrivals. ``prefix_hit`` is the share of
-    prompt tokens that an unbounded prefix cache would have held already, None when the trace does not tell.
+    ``times_s`` seconds from the first request, None for a set of lengths without arrivals. ``prefix_hit`` is the share
+    of prompt tokens that an unbounded prefix cache would have held already, None when the trace does not tell.
     """
 
     name: str
@@ -87,7 +87,7 @@ def list_rate_profiles() -> tuple[str, ...]:
 
 @cache
 def get_trace(name: str) -> TraceData:
-    """The trace of that name; raises InputError with the nearest names. Requests without a token on one side are left out."""
+    """The trace of that name; InputError gives the nearest names. Requests without a token on one side are left out."""
     if name not in _REQUESTS:
         raise InputError("no trace of that name", field="trace", value=name, remedy=nearest(str(name), _REQUESTS))
     description, source, licence = _REQUESTS[name]
@@ -130,7 +130,7 @@ def _positive(row: dict[str, str]) -> bool:
 
 
 def _frozen(values: list, dtype: type) -> NDArray:
-    array = np.array(values, dtype=dtype)
+    array: NDArray = np.array(values, dtype=dtype)
     array.setflags(write=False)
     return array
 

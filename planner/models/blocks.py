@@ -30,7 +30,7 @@ class Layer:
 
 @dataclass(slots=True)
 class Draft:
-    """A model before quantisation is applied. ``layer_path`` is the checkpoint's prefix of a layer, ``{}`` its index."""
+    """A model before quantisation is applied. ``layer_path``: the checkpoint's prefix of a layer, ``{}`` its index."""
 
     hidden: int
     vocab: int
@@ -64,7 +64,8 @@ def attention_linears(
 ) -> list[Linear]:
     """Q, K+V, output projections of softmax attention, and its query/key norms.
 
-    ``qk_norm``: "" none, "head" one vector of head_dim each, "all" one over all heads. ``shared_kv``: V reuses K's weights.
+    ``qk_norm``: "" none, "head" one vector of head_dim each, "all" one over all heads. ``shared_kv``: V reuses K's
+    weights.
     ``gated``: the Q projection also makes an output gate of the same width.
     """
     q_width = attention.heads * attention.head_dim

@@ -17,7 +17,7 @@ _MISSING = object()
 
 
 class Fields:
-    """One object of a config, at dotted ``path``. ``defaults`` are what the model library fills in when a field is absent."""
+    """One object of a config, at dotted ``path``. ``defaults``: what the model library fills in for absent fields."""
 
     def __init__(self, data: Mapping[str, Any], path: str = "", defaults: Mapping[str, Any] | None = None) -> None:
         self.data = data
@@ -45,8 +45,8 @@ class Fields:
         """Whether one of ``keys`` is present and not null (defaults count)."""
         return self.raw(*keys) is not None
 
-    def int(self, *keys: str, default: Any = _MISSING, low: int = 1, high: int = LARGEST_DIMENSION) -> int:
-        """Integer under the first present of ``keys`` in low..high; raises InputError when absent without ``default``."""
+    def integer(self, *keys: str, default: Any = _MISSING, low: int = 1, high: int = LARGEST_DIMENSION) -> int:
+        """Integer under the first present of ``keys``, in low..high; InputError when absent without ``default``."""
         value = self.raw(*keys)
         if value is None:
             if default is _MISSING:
@@ -55,7 +55,7 @@ class Fields:
                     field=self.name(keys[0]),
                     remedy="Take the complete config.json of the model.",
                 )
-            return default  # type: ignore[no-any-return]
+            return default
         return self.check_int(keys[0], value, low, high)
 
     def optional_int(self, *keys: str, low: int = 1, high: int = LARGEST_DIMENSION) -> int | None:
@@ -73,7 +73,7 @@ class Fields:
             raise InputError(f"must lie in {low}..{high}", field=self.name(key), value=value)
         return value
 
-    def bool(self, *keys: str, default: bool) -> bool:
+    def flag(self, *keys: str, default: bool) -> bool:
         """Boolean under the first present of ``keys``."""
         value = self.raw(*keys)
         if value is None:
@@ -91,7 +91,7 @@ class Fields:
             raise InputError("must be a text", field=self.name(keys[0]), value=value)
         return value
 
-    def list(self, *keys: str) -> list[Any]:
+    def array(self, *keys: str) -> list[Any]:
         """List under the first present of ``keys``; empty when absent."""
         value = self.raw(*keys)
         if value is None:
@@ -102,11 +102,11 @@ class Fields:
 
     def ints(self, key: str, *, low: int = 0, high: int = LARGEST_DIMENSION) -> list[int]:
         """List of integers under ``key``; empty when absent."""
-        return [self.check_int(f"{key}[{i}]", item, low, high) for i, item in enumerate(self.list(key))]
+        return [self.check_int(f"{key}[{i}]", item, low, high) for i, item in enumerate(self.array(key))]
 
     def texts(self, key: str) -> list[str]:
         """List of strings under ``key``; empty when absent."""
-        items = self.list(key)
+        items = self.array(key)
         for index, item in enumerate(items):
             if not isinstance(item, str):
                 raise InputError("must be a text", field=self.name(f"{key}[{index}]"), value=item)

@@ -9,7 +9,8 @@ from planner.errors import InputError, UnsupportedError
 from planner.models.blocks import group_layers
 from planner.models.families import DEFAULTS, FAMILIES
 from planner.models.fields import Fields
-from planner.models.quantization import Marker, parse_quantization
+from planner.models.quantization import Marker, parse_quantization, relabel, relabelled, settle
+from planner.models.rope import rope_cache_elements
 from planner.models.spec import Linear, ModelSpec, Shard
 from planner.models.vision import vision_of
 
@@ -32,8 +33,8 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     """Build the specification of a model from its configuration alone.
 
     ``quant_config`` is ModelOpt's hf_quant_config.json, if the checkpoint has one. Dimensions of a multimodal model's
-    language part come from its nested configuration only. Raises InputError naming a field that is missing, malformed or
-    absurd, UnsupportedError for an architecture or quantisation method that is not known.
+    language part come from its nested configuration only. Raises InputError naming a field that is missing, malformed
+    or absurd, UnsupportedError for an architecture or quantisation method that is not known.
     """
     if not isinstance(config, Mapping):
         raise InputError("must be an object", field="config", value=config)
@@ -47,16 +48,21 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     language.defaults = DEFAULTS.get(family, {})
     draft = FAMILIES[family](language)
     if nested is not None:
-        draft.tied = root.bool("tie_word_embeddings", default=draft.tied) or draft.tied
+        draft.tied = root.flag("tie_word_embeddings", default=draft.tied) or draft.tied
     scheme = parse_quantization(root, language, quant_config)
     marker = Marker(scheme)
     layers = [marker.layer(layer, draft.layer_path.format(index)) for index, layer in enumerate(draft.layers)]
     mtp = [marker.layer(layer, draft.layer_path.format(len(layers) + i)) for i, layer in enumerate(draft.mtp)]
+    quantization = settle(scheme, [(1, linear) for layer in layers for linear in layer.linears])
+    former = scheme.quantization.precision
+    if quantization.precision != former:
+        layers = [relabel(layer, former, quantization.precision) for layer in layers]
+        mtp = [relabel(layer, former, quantization.precision) for layer in mtp]
     groups, order = group_layers(layers)
     embedding = draft.embedding or Linear("embed", draft.vocab, draft.hidden, Shard.VOCAB, module="model.embed_tokens")
     head = Linear("lm_head", draft.vocab, draft.hidden, Shard.VOCAB, module="lm_head") if draft.lm_head else None
     if head is not None and not draft.tied:
-        head = marker.linear(head)
+        head = relabelled(marker.linear(head), former, quantization.precision)
     vision, vision_note = vision_of(root, draft.hidden)
     notes = [*draft.notes, *filter(None, [vision_note])]
     if language.used_defaults:
@@ -80,11 +86,12 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
         embedding=embedding,
         lm_head=head,
         tied_embeddings=draft.tied,
-        quantization=scheme.quantization,
+        quantization=quantization,
         vision=vision,
         extra_linears=tuple(draft.extra),
         mtp_layers=len(mtp),
         mtp_groups=group_layers(mtp)[0],
+        rope_cache_elements=rope_cache_elements(language, groups, draft.max_position),
         notes=tuple(notes),
         config=dict(config),
     )
@@ -117,7 +124,7 @@ def _family(root: Fields, language: Fields, architecture: str) -> str:
 
 
 def _dtype(root: Fields, language: Fields) -> tuple[Literal["bf16", "fp16", "fp32"], str]:
-    """Type of unquantised weights. Engines load float32 checkpoints as bfloat16 unless told otherwise; so is it here."""
+    """Type of unquantised weights; a float32 checkpoint is loaded as bfloat16 unless told otherwise, as engines do."""
     for fields in (root, language):
         name = fields.text("dtype", "torch_dtype")
         if name:

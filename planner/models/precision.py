@@ -18,11 +18,10 @@ _GROUP = {"int4": 128, "fp4": 16, "mxfp4": 32}
 def with_precision(spec: ModelSpec, precision: str) -> ModelSpec:
     """``spec`` as it would be loaded at ``precision``.
 
-    "as-config" leaves it alone; bf16, fp16, fp32 cast the unquantised weights (of a quantised checkpoint only those, and
-    only to a 16-bit type). fp8, int8, int4, fp4, mxfp4 quantise every linear of the layers, experts included; embedding,
-    head, routers, norms and convolutions stay (vLLM ``--quantization fp8``; AWQ and ModelOpt exports ignore lm_head).
-    A checkpoint that already has that precision is returned as it is. Raises
-    InputError for an unknown word.
+    "as-config" leaves it alone; bf16, fp16 and fp32 give the plain checkpoint of the same shape. fp8, int8, int4, fp4
+    and mxfp4 quantise every linear of the layers, experts included; embedding, head, routers, norms and convolutions
+    stay (vLLM ``--quantization fp8``; AWQ and ModelOpt exports ignore lm_head). A checkpoint that has that precision
+    already is returned as it is. Raises InputError for an unknown word.
     """
     if precision not in PRECISIONS:
         raise InputError(

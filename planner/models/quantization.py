@@ -1,10 +1,10 @@
-"""How a checkpoint stores its weights: the ``quantization_config`` of config.json and ModelOpt's hf_quant_config.json."""
+"""How a checkpoint stores its weights: ``quantization_config`` of config.json, ModelOpt's hf_quant_config.json."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -38,8 +38,8 @@ STORED_BITS = {
 }
 """Bits of one stored weight with its scales, for each precision at its usual group size.
 
-fp8_block: one float32 per 128 x 128; int4: one 16-bit scale per 128; fp4 (NVFP4): one fp8 scale per 16; mxfp4: one 8-bit
-exponent per 32 (OCP Microscaling).
+fp8_block: one float32 per 128 x 128; int4: one 16-bit scale per 128; fp4 (NVFP4): one fp8 scale per 16; mxfp4: one
+8-bit exponent per 32 (OCP Microscaling).
 """
 
 _ALGORITHMS = {
@@ -65,12 +65,14 @@ _ALGORITHMS = {
 class Scheme:
     """A checkpoint's quantisation, and which modules it covers.
 
-    ``overrides`` maps module names to another precision (mixed checkpoints); when ``listed_only`` nothing else is quantised.
+    ``overrides`` maps module names to another precision (mixed checkpoints); when ``listed_only`` nothing else is
+    quantised.
     """
 
     quantization: Quantization
     overrides: tuple[tuple[str, str], ...] = ()
     listed_only: bool = False
+    activations: tuple[tuple[str, int], ...] = ()  # by precision: bits of the activations
 
 
 def parse_quantization(config: Fields, language: Fields, side: Mapping[str, Any] | None) -> Scheme:
@@ -119,16 +121,16 @@ def _fp8_base(section: Fields) -> Quantization:
     return Quantization("fp8", "fp8", 8.0, 8, 0.0, None, ignored)
 
 
-def _int4(method: str):
+def _int4(method: str) -> Callable[[Fields], Scheme]:
     def read(section: Fields) -> Scheme:
-        bits = section.int("bits", "w_bit", default=4, high=16)
-        group = section.int("group_size", "q_group_size", default=128, low=-1)
+        bits = section.integer("bits", "w_bit", default=4, high=16)
+        group = section.integer("group_size", "q_group_size", default=128, low=-1)
         if bits not in (4, 8):
             raise UnsupportedError("only 4 and 8 bits are known", field=section.name("bits"), value=bits)
-        per_group = 16 + (0 if section.bool("sym", default=method == "gptq") and method == "awq" else bits)
+        per_group = 16 + (0 if section.flag("sym", default=method == "gptq") and method == "awq" else bits)
         ignored = tuple(section.texts("modules_to_not_convert"))
         scale = per_group / group if group > 0 else 0.0
-        lm_head = () if section.bool("lm_head", default=False) else ("lm_head",)
+        lm_head = () if section.flag("lm_head", default=False) else ("lm_head",)
         return Scheme(
             Quantization(
                 method,
@@ -151,7 +153,7 @@ def _mxfp4(section: Fields) -> Scheme:
 
 def _bitsandbytes(section: Fields) -> Scheme:
     ignored = (*section.texts("llm_int8_skip_modules"), "lm_head")
-    if section.bool("load_in_4bit", "_load_in_4bit", default=False):
+    if section.flag("load_in_4bit", "_load_in_4bit", default=False):
         return Scheme(Quantization("bitsandbytes", "int4", 4.0, 16, 32 / 64, 64, ignored))
     return Scheme(Quantization("bitsandbytes", "int8", 8.0, 16, 0.0, None, ignored))
 
@@ -172,26 +174,24 @@ def _compressed_tensors(section: Fields) -> Scheme:
     if len(readings) == 1:
         return Scheme(base)
     overrides = tuple(
-        (_as_pattern(target), reading.precision)
-        for reading, targets in readings
-        for target in targets
-        if target != "Linear"
+        (target, reading.precision) for reading, targets in readings for target in targets if target != "Linear"
     )
     bits = tuple({r.precision: r.weight_bits + r.scale_bits_per_weight for r, _ in readings}.items())
     everything = any("Linear" in targets for _, targets in readings)
-    return Scheme(replace(base, per_role_bits=bits), overrides, listed_only=not everything)
+    activations = tuple({r.precision: r.activation_bits for r, _ in readings}.items())
+    return Scheme(replace(base, per_role_bits=bits), overrides, not everything, activations)
 
 
 def _weights(group: Fields) -> Quantization:
     weights = group.child("weights")
     if weights is None:
         raise InputError("is missing", field=group.name("weights"))
-    bits = weights.int("num_bits", high=16)
+    bits = weights.integer("num_bits", high=16)
     kind = weights.text("type", default="int")
     strategy = weights.text("strategy", default="")
     size = weights.optional_int("group_size", low=-1)
     inputs = group.child("input_activations")
-    activation = inputs.int("num_bits", high=16) if inputs is not None else 16
+    activation = inputs.integer("num_bits", high=16) if inputs is not None else 16
     form = group.text("format", default="")
     if kind == "float" and bits == 8:
         block = weights.ints("block_structure", low=1) if strategy == "block" else []
@@ -203,7 +203,7 @@ def _weights(group: Fields) -> Quantization:
         name = "mxfp4" if mx else "fp4"
         return Quantization("compressed-tensors", name, 4.0, activation, 8 / group_size, group_size)
     if kind == "int" and bits in (4, 8):
-        zero = 0 if weights.bool("symmetric", default=True) else bits
+        zero = 0 if weights.flag("symmetric", default=True) else bits
         scale = (16 + zero) / size if size and size > 0 else 0.0
         return Quantization("compressed-tensors", f"int{bits}", float(bits), activation, scale, size)
     raise UnsupportedError("this weight format is not known", field=weights.name("num_bits"), value=f"{kind}{bits}")
@@ -251,14 +251,14 @@ def _mixed_layers(body: Fields, base: Quantization) -> Scheme:
         raise InputError("is missing although the algorithm is MIXED_PRECISION", field=body.name("quantized_layers"))
     overrides = []
     bits: dict[str, float] = {}
-    activations: set[int] = set()
+    activations: dict[str, int] = {}
     for module in listed.data:
         entry = listed.child(module)
         if entry is None:
             raise InputError("must be an object", field=listed.name(module))
         reading = _algorithm(entry, entry.text("quant_algo").upper())
         bits[reading.precision] = reading.weight_bits + reading.scale_bits_per_weight
-        activations.add(reading.activation_bits)
+        activations[reading.precision] = reading.activation_bits
         overrides.append((module, reading.precision))
     if base.precision == "bf16":
         main = max(bits, key=lambda name: sum(1 for _, precision in overrides if precision == name))
@@ -268,11 +268,18 @@ def _mixed_layers(body: Fields, base: Quantization) -> Scheme:
             precision=main,
             weight_bits=weight_bits,
             scale_bits_per_weight=bits[main] - weight_bits,
-            activation_bits=max(activations),
+            activation_bits=activations[main],
         )
-        return Scheme(replace(base, per_role_bits=tuple(bits.items())), tuple(overrides), listed_only=True)
+        return Scheme(
+            replace(base, per_role_bits=tuple(bits.items())), tuple(overrides), True, tuple(activations.items())
+        )
     own = base.weight_bits + base.scale_bits_per_weight
-    return Scheme(replace(base, per_role_bits=((base.precision, own), *bits.items())), tuple(overrides))
+    return Scheme(
+        replace(base, per_role_bits=((base.precision, own), *bits.items())),
+        tuple(overrides),
+        False,
+        tuple(activations.items()),
+    )
 
 
 _METHODS = {
@@ -289,8 +296,41 @@ _METHODS = {
 }
 
 
-def _as_pattern(target: str) -> str:
-    return target
+def settle(scheme: Scheme, linears: Sequence[tuple[int, Linear]]) -> Quantization:
+    """The quantisation with the precision of most weights as its main one; ``linears`` are (times, marked linear)."""
+    quantization = scheme.quantization
+    shares: dict[str, int] = {}
+    for times, linear in linears:
+        if linear.quantised:
+            name = linear.precision or quantization.precision
+            shares[name] = shares.get(name, 0) + times * linear.params
+    main = max(shares, key=shares.__getitem__, default=quantization.precision)
+    if main == quantization.precision:
+        return quantization
+    bits = dict(quantization.per_role_bits).get(main, STORED_BITS[main])
+    weight_bits = float(int(bits))
+    own = (quantization.precision, quantization.weight_bits + quantization.scale_bits_per_weight)
+    return replace(
+        quantization,
+        precision=main,
+        weight_bits=weight_bits,
+        scale_bits_per_weight=bits - weight_bits,
+        activation_bits=dict(scheme.activations).get(main, 16),
+        per_role_bits=tuple({**dict([own]), **dict(quantization.per_role_bits), main: bits}.items()),
+    )
+
+
+def relabelled(linear: Linear, former: str, main: str) -> Linear:
+    """``linear`` with its precision written relative to the main precision ``main`` instead of ``former``."""
+    if not linear.quantised:
+        return linear
+    own = linear.precision or former
+    return replace(linear, precision="" if own == main else own)
+
+
+def relabel(layer: Layer, former: str, main: str) -> Layer:
+    """``relabelled`` for every linear of a layer."""
+    return replace(layer, linears=tuple(relabelled(linear, former, main) for linear in layer.linears))
 
 
 class ModuleMatcher:
@@ -367,5 +407,5 @@ class Marker:
                 other = "" if precision == self.scheme.quantization.precision else precision
                 return replace(linear, quantised=True, precision=other)
         if self.scheme.listed_only or any(self.ignored.matches(name) for name in names):
-            return linear
+            return replace(linear, precision="")
         return replace(linear, quantised=True)

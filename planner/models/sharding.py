@@ -8,7 +8,8 @@ Rules, as vLLM and TensorRT-LLM lay weights out:
 * EP divides whole experts over ``ep`` ranks; without it each expert is divided by TP. With attention DP (``dp`` > 1) an
   expert group spans dp x tp ranks; attention is divided by ``tp`` alone.
 * PP gives each stage whole layers. What does not divide goes to the middle and later stages, never the last
-  (vLLM ``get_pp_indices``). The first stage holds the embedding, the last one norm and head; a tied embedding is on both.
+  (vLLM ``get_pp_indices``). The first stage holds the embedding, the last one norm and head; a tied embedding is on
+  both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from planner.errors import InputError
+from planner.models.quantization import STORED_BITS
 from planner.models.spec import LayerGroup, Linear, ModelSpec, Shard
 
 VOCAB_PADDING = 64
@@ -51,7 +53,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class RankLinear:
-    """A weight matrix as one GPU holds it: ``copies`` of n x k in each of ``layers`` layers, ``bits`` per stored weight."""
+    """A weight matrix as one GPU holds it: ``copies`` of n x k in each of ``layers`` layers, ``bits`` per weight."""
 
     role: str
     n: int
@@ -82,7 +84,7 @@ def linear_bits(spec: ModelSpec, linear: Linear) -> float:
         return DTYPE_BITS[spec.dtype]
     quantization = spec.quantization
     if linear.precision and linear.precision != quantization.precision:
-        return dict(quantization.per_role_bits)[linear.precision]
+        return dict(quantization.per_role_bits).get(linear.precision, STORED_BITS[linear.precision])
     return quantization.weight_bits + quantization.scale_bits_per_weight
 
 
@@ -115,8 +117,8 @@ def stage_groups(spec: ModelSpec, pp: int, stage: int) -> dict[int, int]:
 def rank_linears(spec: ModelSpec, parallel: Parallelism, *, stage: int = 0) -> list[RankLinear]:
     """Every weight matrix on one GPU of pipeline stage ``stage``, ends of the network included.
 
-    Raises InputError where TP or EP cannot divide the model. The vision tower is not in the list: its weights are counted
-    by ``weights_bytes``.
+    Raises InputError where TP or EP cannot divide the model. The vision tower is not in the list: ``weights_bytes``
+    counts it.
     """
     check_parallel(spec, parallel)
     result = []
@@ -130,16 +132,25 @@ def rank_linears(spec: ModelSpec, parallel: Parallelism, *, stage: int = 0) -> l
 def weights_bytes(spec: ModelSpec, parallel: Parallelism, *, stage: int | None = None) -> float:
     """Bytes of weights on one GPU: of pipeline stage ``stage``, or of the fullest stage when it is None.
 
-    The vision tower is on the first stage, whole on each TP rank when its heads cannot be divided, else divided by TP.
+    Beside the matrices of ``rank_linears`` this counts the image tower (first stage, divided by TP), and for latent
+    attention the 16-bit copies of the K and V up-projections that decoding uses. Rotary tables: ``rope_cache_bytes``.
     """
     stages = range(parallel.pp) if stage is None else (stage,)
     largest = 0.0
     for current in stages:
         total = sum(linear.bytes for linear in rank_linears(spec, parallel, stage=current))
+        for index, layers in stage_groups(spec, parallel.pp, current).items():
+            absorbed = [linear for linear in spec.groups[index].linears if linear.role == "mla_kv_b"]
+            total += layers * sum(linear.n * linear.k for linear in absorbed) * 2 / parallel.tp
         if current == 0 and spec.vision is not None:
             total += spec.vision.params * DTYPE_BITS[spec.dtype] / 8 / parallel.tp
         largest = max(largest, total)
     return largest
+
+
+def rope_cache_bytes(spec: ModelSpec) -> float:
+    """Bytes of rotary tables on every GPU; engines log them with the weights."""
+    return spec.rope_cache_elements * DTYPE_BITS[spec.dtype] / 8
 
 
 def total_weights_bytes(spec: ModelSpec) -> float:
@@ -158,11 +169,6 @@ def active_params(spec: ModelSpec) -> int:
             total += group.count * share
     head = spec.lm_head.params if spec.lm_head is not None else 0
     return total + head + sum(linear.params for linear in spec.extra_linears)
-
-
-def expert_ranks(parallel: Parallelism) -> int:
-    """Ranks over which whole experts are spread: ``ep``, at most tp x dp."""
-    return parallel.ep
 
 
 def check_parallel(spec: ModelSpec, parallel: Parallelism) -> None:
@@ -233,6 +239,8 @@ def _on_rank(
         n = math.ceil(padded / tp)
     elif linear.shard is Shard.EXPERT:
         n, k, copies = _expert_share(linear, parallel)
+        if linear_precision(spec, linear) == "mxfp4":
+            n, k = _pad_mxfp4(linear.role, n, k)
     return RankLinear(
         linear.role,
         n,
@@ -253,3 +261,18 @@ def _expert_share(linear: Linear, parallel: Parallelism) -> tuple[int, int, int]
     if linear.role == "expert_down":
         return linear.n, math.ceil(linear.k / inner), copies
     return math.ceil(linear.n / inner), linear.k, copies
+
+
+def _pad_mxfp4(role: str, n: int, k: int) -> tuple[int, int]:
+    """Experts in MXFP4 are padded for the kernels: intermediate per rank to 128, hidden to 256.
+
+    Checked against logged weights of gpt-oss (hidden 2880): 13.64 GiB for 20B on one H100, 17.22 GiB for 120B on four
+    A100.
+    """
+
+    def up(size: int, multiple: int) -> int:
+        return math.ceil(size / multiple) * multiple
+
+    if role == "expert_down":
+        return up(n, 256), up(k, 128)
+    return up(n, 256), up(k, 256)

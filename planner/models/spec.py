@@ -29,7 +29,8 @@ class Linear:
 
     ``n`` output and ``k`` input features of the full model; ``role`` is a stable short name ("q", "kv", "o", "gate_up",
     "down", "expert_gate_up", "expert_down", "shared_gate_up", "shared_down", "router", "embed", "lm_head", "norm",
-    "mla_q_a", "mla_q_b", "mla_kv_a", "mla_kv_b", "mla_index", "o_a", "latent", "state_in", "state_out", "conv", "other").
+    "mla_q_a", "mla_q_b", "mla_kv_a", "mla_kv_b", "mla_index", "o_a", "latent", "state_in", "state_out", "conv",
+    "other").
     """
 
     role: str
@@ -172,6 +173,7 @@ class ModelSpec:
     extra_linears: tuple[Linear, ...] = ()  # outside the layers: final norm, position embedding, MTP heads
     mtp_layers: int = 0
     mtp_groups: tuple[LayerGroup, ...] = ()  # multi-token-prediction layers, loaded only for speculative decoding
+    rope_cache_elements: int = 0  # cosine/sine tables that engines keep beside the weights, on every rank
     notes: tuple[str, ...] = ()
     config: dict = field(default_factory=dict, compare=False, repr=False)
     """The raw config.json, for engines that need the file itself."""

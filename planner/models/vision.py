@@ -36,92 +36,95 @@ def _block(hidden: int, intermediate: int, *, gated: bool, bias: bool, norms: in
 
 
 def _depth(vision: Fields, *keys: str) -> int:
-    return vision.int(*keys, high=LARGEST_LAYERS)
+    return vision.integer(*keys, high=LARGEST_LAYERS)
 
 
 def _qwen25_vl(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size", "embed_dim"), vision.int("intermediate_size")
-    patch = vision.int("patch_size", default=14, high=1000)
+    hidden, inner = vision.integer("hidden_size", "embed_dim"), vision.integer("intermediate_size")
+    patch = vision.integer("patch_size", default=14, high=1000)
     layer = _block(hidden, inner, gated=True, bias=True, norms=2, norm_bias=False)
-    merged = hidden * vision.int("spatial_merge_size", default=2, high=100) ** 2
-    merger = hidden + _linear(merged, merged) + _linear(vision.int("out_hidden_size", default=text), merged)
-    stem = 3 * vision.int("temporal_patch_size", default=2, high=100) * patch * patch * hidden
+    merged = hidden * vision.integer("spatial_merge_size", default=2, high=100) ** 2
+    merger = hidden + _linear(merged, merged) + _linear(vision.integer("out_hidden_size", default=text), merged)
+    stem = 3 * vision.integer("temporal_patch_size", default=2, high=100) * patch * patch * hidden
     return _depth(vision, "depth") * layer + merger + stem, 16384, hidden
 
 
 def _qwen3_vl(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size"), vision.int("intermediate_size")
-    patch = vision.int("patch_size", default=16, high=1000)
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch = vision.integer("patch_size", default=16, high=1000)
     layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True)
-    merged = hidden * vision.int("spatial_merge_size", default=2, high=100) ** 2
-    out = vision.int("out_hidden_size", default=text)
+    merged = hidden * vision.integer("spatial_merge_size", default=2, high=100) ** 2
+    out = vision.integer("out_hidden_size", default=text)
     projections = _linear(merged, merged) + _linear(out, merged)
     deep = len(vision.ints("deepstack_visual_indexes"))
     mergers = (2 * hidden + projections) + deep * (2 * merged + projections)
-    stem = _linear(hidden, 3 * vision.int("temporal_patch_size", default=2, high=100) * patch * patch)
-    positions = vision.int("num_position_embeddings", default=2304) * hidden
+    stem = _linear(hidden, 3 * vision.integer("temporal_patch_size", default=2, high=100) * patch * patch)
+    positions = vision.integer("num_position_embeddings", default=2304) * hidden
     return _depth(vision, "depth") * layer + mergers + stem + positions, 16384, hidden
 
 
 def _siglip_gemma3(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size"), vision.int("intermediate_size")
-    patch, image = vision.int("patch_size", high=1000), vision.int("image_size", high=10**5)
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch, image = vision.integer("patch_size", high=1000), vision.integer("image_size", high=10**5)
     layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True)
     stem = _linear(hidden, 3 * patch * patch) + (image // patch) ** 2 * hidden + 2 * hidden
     projector = hidden + hidden * text
-    tokens = root.int("mm_tokens_per_image", default=256)
+    tokens = root.integer("mm_tokens_per_image", default=256)
     return _depth(vision, "num_hidden_layers") * layer + stem + projector, tokens, hidden
 
 
 def _gemma4(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size"), vision.int("intermediate_size")
-    patch = vision.int("patch_size", high=1000)
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch = vision.integer("patch_size", high=1000)
     layer = _block(hidden, inner, gated=True, bias=False, norms=4, norm_bias=False)
-    layer += 2 * vision.int("head_dim", high=10**5)
-    stem = 3 * patch * patch * hidden + 2 * vision.int("position_embedding_size", default=10240) * hidden
+    layer += 2 * vision.integer("head_dim", high=10**5)
+    stem = 3 * patch * patch * hidden + 2 * vision.integer("position_embedding_size", default=10240) * hidden
     tokens = root.optional_int("vision_soft_tokens_per_image")
     return _depth(vision, "num_hidden_layers") * layer + stem + 2 * hidden + hidden * text, tokens, hidden
 
 
 def _llama4(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size"), vision.int("intermediate_size")
-    patch, image = vision.int("patch_size", high=1000), vision.int("image_size", high=10**5)
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch, image = vision.integer("patch_size", high=1000), vision.integer("image_size", high=10**5)
     layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True)
     stem = 3 * patch * patch * hidden + hidden + ((image // patch) ** 2 + 1) * hidden + 4 * hidden
-    adapter = vision.int("projector_input_dim", default=4096)
-    out = vision.int("projector_output_dim", default=4096)
-    projector = inner * adapter + out * out + vision.int("vision_output_dim", default=out) * text
+    adapter = vision.integer("projector_input_dim", default=4096)
+    out = vision.integer("projector_output_dim", default=4096)
+    projector = inner * adapter + out * out + vision.integer("vision_output_dim", default=out) * text
     return _depth(vision, "num_hidden_layers") * layer + stem + projector, None, hidden
 
 
 def _mllama(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size"), vision.int("intermediate_size")
-    patch, image = vision.int("patch_size", high=1000), vision.int("image_size", high=10**5)
-    tiles = vision.int("max_num_tiles", default=4, high=100)
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch, image = vision.integer("patch_size", high=1000), vision.integer("image_size", high=10**5)
+    tiles = vision.integer("max_num_tiles", default=4, high=100)
     layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True) - 4 * hidden
-    depth = _depth(vision, "num_hidden_layers") + vision.int("num_global_layers", default=8, high=LARGEST_LAYERS)
+    depth = _depth(vision, "num_hidden_layers") + vision.integer("num_global_layers", default=8, high=LARGEST_LAYERS)
     patches = (image // patch) ** 2 + 1
     aspects = 9
     positions = patches * hidden + aspects * tiles * patches * hidden + 2 * aspects * tiles * hidden
     stem = 3 * patch * patch * hidden + hidden + 4 * hidden
-    projector = _linear(text, vision.int("vision_output_dim"))
+    projector = _linear(text, vision.integer("vision_output_dim"))
     return depth * layer + positions + stem + projector, None, hidden
 
 
 def _pixtral(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("hidden_size"), vision.int("intermediate_size")
-    patch = vision.int("patch_size", high=1000)
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch = vision.integer("patch_size", high=1000)
     layer = _block(hidden, inner, gated=True, bias=False, norms=2, norm_bias=False)
-    merge = root.int("spatial_merge_size", default=2, high=100)
+    merge = root.integer("spatial_merge_size", default=2, high=100)
     projector = hidden + hidden * hidden * merge * merge + hidden * text + text * text
     return _depth(vision, "num_hidden_layers") * layer + 3 * patch * patch * hidden + hidden + projector, None, hidden
 
 
 def _moonvit(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, inner = vision.int("vt_hidden_size", "hidden_size"), vision.int("vt_intermediate_size", "intermediate_size")
-    patch = vision.int("patch_size", default=14, high=1000)
+    hidden, inner = (
+        vision.integer("vt_hidden_size", "hidden_size"),
+        vision.integer("vt_intermediate_size", "intermediate_size"),
+    )
+    patch = vision.integer("patch_size", default=14, high=1000)
     layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True)
-    side = vision.int("init_pos_emb_height", default=64, high=10**5)
+    side = vision.integer("init_pos_emb_height", default=64, high=10**5)
     stem = _linear(hidden, 3 * patch * patch) + side * side * hidden + 2 * hidden
     merged = hidden * 4
     projector = 2 * hidden + _linear(merged, merged) + _linear(text, merged)
@@ -129,13 +132,13 @@ def _moonvit(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, 
 
 
 def _glm4v(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
-    hidden, context = vision.int("hidden_size"), vision.int("intermediate_size")
-    out = vision.int("out_hidden_size", default=text)
-    patch, image = vision.int("patch_size", high=1000), vision.int("image_size", high=10**5)
+    hidden, context = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    out = vision.integer("out_hidden_size", default=text)
+    patch, image = vision.integer("patch_size", high=1000), vision.integer("image_size", high=10**5)
     layer = _block(hidden, out, gated=True, bias=False, norms=2, norm_bias=False)
-    merge = vision.int("spatial_merge_size", default=2, high=100)
+    merge = vision.integer("spatial_merge_size", default=2, high=100)
     merger = out * out + 2 * out + 3 * context * out + _linear(out, hidden * merge * merge)
-    stem = _linear(hidden, 3 * vision.int("temporal_patch_size", default=2, high=100) * patch * patch)
+    stem = _linear(hidden, 3 * vision.integer("temporal_patch_size", default=2, high=100) * patch * patch)
     positions = (image // patch) ** 2 * hidden
     return _depth(vision, "depth") * layer + merger + stem + positions + 2 * hidden, None, hidden
 

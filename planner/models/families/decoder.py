@@ -45,8 +45,8 @@ class Moe:
 class Traits:
     """How a family differs from Llama. None for a bias: the config's ``attention_bias`` or ``mlp_bias`` decides.
 
-    ``kv_default``: what an absent number of KV heads means in the family's own configuration class ("heads", or "" when it
-    must be stated). ``windows(fields, layers)``: the sliding window of each layer, None for full attention;
+    ``kv_default``: what an absent number of KV heads means in the family's own configuration class ("heads", or "" when
+    it must be stated). ``windows(fields, layers)``: the sliding window of each layer, None for full attention;
     ``routed(fields, layers)``: the routed block of each layer, None for a dense one.
     """
 
@@ -77,7 +77,7 @@ def head_dim(fields: Fields, hidden: int, heads: int) -> int:
 
 def kv_heads(fields: Fields, heads: int, traits_default: str) -> int:
     """Number of KV heads; it must divide the number of query heads."""
-    value = fields.int(*KV_HEADS, default=heads) if traits_default == "heads" else fields.int(*KV_HEADS)
+    value = fields.integer(*KV_HEADS, default=heads) if traits_default == "heads" else fields.integer(*KV_HEADS)
     if value > heads or heads % value:
         raise InputError("must divide the number of attention heads", field=fields.name(KV_HEADS[0]), value=value)
     return value
@@ -85,7 +85,7 @@ def kv_heads(fields: Fields, heads: int, traits_default: str) -> int:
 
 def layer_count(fields: Fields) -> int:
     """Number of layers, at most 2000."""
-    return fields.int(*LAYERS, high=LARGEST_LAYERS)
+    return fields.integer(*LAYERS, high=LARGEST_LAYERS)
 
 
 def windows_by_type(fields: Fields, layers: int) -> list[int | None]:
@@ -97,20 +97,20 @@ def windows_by_type(fields: Fields, layers: int) -> list[int | None]:
         raise InputError(f"must name {layers} layers", field=fields.name("layer_types"), value=len(types))
     if "sliding_attention" not in types:
         return [None] * layers
-    window = fields.int("sliding_window")
+    window = fields.integer("sliding_window")
     return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def build(fields: Fields, traits: Traits) -> Draft:
     """Build a model of the family that ``traits`` describes."""
-    hidden = fields.int(*HIDDEN)
+    hidden = fields.integer(*HIDDEN)
     layers = layer_count(fields)
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     kv = kv_heads(fields, heads, traits.kv_default)
     dim = head_dim(fields, hidden, heads)
-    positions = fields.int(*POSITIONS)
-    attention_bias = fields.bool("attention_bias", "use_bias", "bias", default=False)
-    mlp_bias = fields.bool("mlp_bias", "use_bias", "bias", default=False)
+    positions = fields.integer(*POSITIONS)
+    attention_bias = fields.flag("attention_bias", "use_bias", "bias", default=False)
+    mlp_bias = fields.flag("mlp_bias", "use_bias", "bias", default=False)
     qkv_bias = attention_bias if traits.qkv_bias is None else traits.qkv_bias
     o_bias = attention_bias if traits.o_bias is None else traits.o_bias
     windows = traits.windows(fields, layers) if traits.windows else [None] * layers
@@ -134,10 +134,10 @@ def build(fields: Fields, traits: Traits) -> Draft:
 
     draft = Draft(
         hidden=hidden,
-        vocab=fields.int(*VOCAB),
+        vocab=fields.integer(*VOCAB),
         max_position=positions,
         layers=stack,
-        tied=fields.bool("tie_word_embeddings", default=traits.tied),
+        tied=fields.flag("tie_word_embeddings", default=traits.tied),
     )
     if traits.final_norm:
         draft.extra.append(norm(hidden, bias=traits.norm_bias, module="model.norm"))
@@ -182,5 +182,5 @@ def mtp_layer(like: Layer, hidden: int) -> Layer:
 
 def _intermediate(fields: Fields, hidden: int, traits: Traits) -> int:
     if traits.intermediate_factor:
-        return fields.int(*INTERMEDIATE, default=traits.intermediate_factor * hidden)
-    return fields.int(*INTERMEDIATE)
+        return fields.integer(*INTERMEDIATE, default=traits.intermediate_factor * hidden)
+    return fields.integer(*INTERMEDIATE)

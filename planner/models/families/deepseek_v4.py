@@ -20,11 +20,11 @@ _SPARSE_RATIO = 4
 
 def deepseek_v4(fields: Fields) -> Draft:
     """Build DeepSeek V4 from its configuration; ``compress_ratios`` 0 means a sliding window alone."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     experts, per_token = experts_of(fields)
-    width = fields.int("moe_intermediate_size")
-    hashed = fields.int("num_hash_layers", default=0, low=0)
+    width = fields.integer("moe_intermediate_size")
+    hashed = fields.integer("num_hash_layers", default=0, low=0)
     ratios = fields.ints("compress_ratios", high=10**6)
     if len(ratios) < layers:
         raise InputError(f"must name {layers} layers", field=fields.name("compress_ratios"), value=len(ratios))
@@ -37,7 +37,7 @@ def deepseek_v4(fields: Fields) -> Draft:
             experts=experts,
             per_token=per_token,
             intermediate=width,
-            shared=width * fields.int("n_shared_experts", default=0, low=0, high=1000),
+            shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
             correction_bias=index >= hashed,
             prefix="ffn",
         )
@@ -46,20 +46,20 @@ def deepseek_v4(fields: Fields) -> Draft:
         ]
         parts = (norm(hidden, 2), *linears, *ffn_linears, *_hyper_connection(fields, hidden, 2))
         stack.append(Layer(mixer, ffn, parts))
-    multiple = fields.int("hc_mult", default=1, high=64)
+    multiple = fields.integer("hc_mult", default=1, high=64)
     head = [norm(hidden, module="norm")]
     if multiple > 1:
         head.append(Linear("other", multiple, multiple * hidden, Shard.REPLICATED, bias=True, module="hc_head"))
     draft = Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
-        max_position=fields.int(*POSITIONS),
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer(*POSITIONS),
         layers=stack,
-        tied=fields.bool("tie_word_embeddings", default=False),
+        tied=fields.flag("tie_word_embeddings", default=False),
         extra=head,
         layer_path="layers.{}",
     )
-    draft.mtp = [mtp_layer(stack[-1], hidden)] * fields.int("num_nextn_predict_layers", default=0, low=0, high=64)
+    draft.mtp = [mtp_layer(stack[-1], hidden)] * fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
     return draft
 
 
@@ -71,13 +71,13 @@ def _expert_precision(fields: Fields) -> str:
 
 
 def _attention(fields: Fields, hidden: int, ratio: int) -> tuple[Mla, list[Linear]]:
-    heads = fields.int(*HEADS, high=10**5)
-    dim = fields.int("head_dim", high=10**5)
-    rope = fields.int("qk_rope_head_dim", high=dim)
-    q_rank = fields.int("q_lora_rank")
-    groups, o_rank = fields.int("o_groups", high=10**5), fields.int("o_lora_rank")
+    heads = fields.integer(*HEADS, high=10**5)
+    dim = fields.integer("head_dim", high=10**5)
+    rope = fields.integer("qk_rope_head_dim", high=dim)
+    q_rank = fields.integer("q_lora_rank")
+    groups, o_rank = fields.integer("o_groups", high=10**5), fields.integer("o_lora_rank")
     sparse = ratio == _SPARSE_RATIO
-    index_dim = fields.int("index_head_dim", high=10**5) if sparse else None
+    index_dim = fields.integer("index_head_dim", high=10**5) if sparse else None
     mixer = Mla(
         heads=heads,
         kv_lora_rank=dim - rope,
@@ -86,8 +86,8 @@ def _attention(fields: Fields, hidden: int, ratio: int) -> tuple[Mla, list[Linea
         qk_rope_head_dim=rope,
         v_head_dim=dim,
         index_head_dim=index_dim,
-        index_topk=fields.int("index_topk") if sparse else None,
-        window=fields.int("sliding_window"),
+        index_topk=fields.integer("index_topk") if sparse else None,
+        window=fields.integer("sliding_window"),
         compress_ratio=ratio or None,
     )
     group_width = divide(fields, "o_groups", heads * dim, groups, "attention width by output groups")
@@ -104,7 +104,7 @@ def _attention(fields: Fields, hidden: int, ratio: int) -> tuple[Mla, list[Linea
     if ratio:
         linears += _compressor(hidden, dim * (2 if sparse else 1), dim, ratio, "attn.compressor")
     if sparse and index_dim is not None:
-        index_heads = fields.int("index_n_heads", high=10**5)
+        index_heads = fields.integer("index_n_heads", high=10**5)
         linears += [
             Linear("mla_index", index_heads * index_dim, q_rank, Shard.REPLICATED, module="attn.indexer.wq_b"),
             Linear("other", index_heads, hidden, Shard.REPLICATED, module="attn.indexer.weights_proj"),
@@ -124,7 +124,7 @@ def _compressor(hidden: int, width: int, dim: int, ratio: int, module: str) -> l
 
 def _hyper_connection(fields: Fields, hidden: int, copies: int) -> list[Linear]:
     """Mixing weights of ``hc_mult`` residual streams: (2 + m) m outputs from m x hidden."""
-    multiple = fields.int("hc_mult", default=1, high=64)
+    multiple = fields.integer("hc_mult", default=1, high=64)
     if multiple == 1:
         return []
     outputs = (2 + multiple) * multiple

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from planner.models.families.decoder import Traits, windows_by_type
 from planner.models.fields import Fields
+
+Windows = Callable[[Fields, int], list[int | None]]
 
 
 def _windows_switch(fields: Fields, layers: int) -> list[int | None]:
     """Qwen: a window only when ``use_sliding_window``, and only from ``max_window_layers`` on."""
     if fields.has("layer_types"):
         return windows_by_type(fields, layers)
-    if not fields.bool("use_sliding_window", default=False):
+    if not fields.flag("use_sliding_window", default=False):
         return [None] * layers
-    first = fields.int("max_window_layers", default=layers, low=0)
-    window = fields.int("sliding_window")
+    first = fields.integer("max_window_layers", default=layers, low=0)
+    window = fields.integer("sliding_window")
     return [window if index >= first else None for index in range(layers)]
 
 
@@ -24,14 +28,14 @@ def _windows_all(fields: Fields, layers: int) -> list[int | None]:
     return [fields.optional_int("sliding_window")] * layers
 
 
-def _windows_every(pattern: int, field: str = "sliding_window_pattern"):
+def _windows_every(pattern: int, field: str = "sliding_window_pattern") -> Windows:
     """Sliding layers with one full layer at the end of each run of ``pattern`` (Gemma 2: 2, Gemma 3: 6)."""
 
     def windows(fields: Fields, layers: int) -> list[int | None]:
         if fields.has("layer_types"):
             return windows_by_type(fields, layers)
-        window = fields.int("sliding_window")
-        run = fields.int(field, default=pattern, high=1000)
+        window = fields.integer("sliding_window")
+        run = fields.integer(field, default=pattern, high=1000)
         return [None if (index + 1) % run == 0 else window for index in range(layers)]
 
     return windows

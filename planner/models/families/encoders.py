@@ -15,18 +15,18 @@ from planner.models.spec import Attention, Linear, Shard
 def bert(fields: Fields, *, padding: int = 0) -> Draft:
     """BERT-like encoder; ``padding`` positions at the start of the table hold no token (2 in RoBERTa).
 
-    The head follows the architecture's name: a pooler for ``...Model``, a classifier for ``...ForSequenceClassification``.
-    Raises UnsupportedError for other heads.
+    The head follows the architecture's name: a pooler for ``...Model``, a classifier for
+    ``...ForSequenceClassification``. Raises UnsupportedError for other heads.
     """
-    hidden = fields.int("hidden_size")
-    heads = fields.int(*HEADS, high=10**5)
+    hidden = fields.integer("hidden_size")
+    heads = fields.integer(*HEADS, high=10**5)
     dim = head_dim(fields, hidden, heads)
     attention = Attention("encoder", heads, heads, dim, dim)
     parts = attention_linears(attention, hidden, qkv_bias=True, o_bias=True, prefix="attention")
-    ffn, mlp = dense_ffn(hidden, fields.int("intermediate_size"), gated=False, bias=True, prefix="intermediate")
+    ffn, mlp = dense_ffn(hidden, fields.integer("intermediate_size"), gated=False, bias=True, prefix="intermediate")
     layer = Layer(attention, ffn, (norm(hidden, 2, bias=True), *parts, *mlp))
-    rows = fields.int("max_position_embeddings")
-    types = fields.int("type_vocab_size", default=2, low=0)
+    rows = fields.integer("max_position_embeddings")
+    types = fields.integer("type_vocab_size", default=2, low=0)
     extra = [
         Linear("embed", rows, hidden, Shard.REPLICATED, module="embeddings.position_embeddings"),
         norm(hidden, bias=True, module="embeddings.LayerNorm"),
@@ -37,7 +37,7 @@ def bert(fields: Fields, *, padding: int = 0) -> Draft:
     head = names[0] if names else "Model"
     if head.endswith("ForSequenceClassification"):
         task = "classify"
-        labels = fields.int("num_labels", default=_labels(fields), high=10**6)
+        labels = fields.integer("num_labels", default=_labels(fields), high=10**6)
         extra.append(Linear("other", hidden, hidden, Shard.REPLICATED, bias=True, module="classifier.dense"))
         extra.append(Linear("other", labels, hidden, Shard.REPLICATED, bias=True, module="classifier.out_proj"))
     elif head.endswith("Model"):
@@ -51,7 +51,7 @@ def bert(fields: Fields, *, padding: int = 0) -> Draft:
         )
     return Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
+        vocab=fields.integer("vocab_size"),
         max_position=max(rows - padding, 1),
         layers=[layer] * layer_count(fields),
         tied=False,

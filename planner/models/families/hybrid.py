@@ -20,10 +20,10 @@ Block = tuple[Ffn, list[Linear]]
 def _draft(fields: Fields, hidden: int, layers: list[Layer], *, tied: bool = False) -> Draft:
     return Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
-        max_position=fields.int(*POSITIONS),
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer(*POSITIONS),
         layers=layers,
-        tied=fields.bool("tie_word_embeddings", default=tied),
+        tied=fields.flag("tie_word_embeddings", default=tied),
         extra=[norm(hidden, module="model.norm")],
     )
 
@@ -40,7 +40,7 @@ def _types(fields: Fields, key: str, layers: int, known: set[str]) -> list[str]:
 
 
 def _attention(fields: Fields, hidden: int) -> Attention:
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     kv = kv_heads(fields, heads, "heads")
     dim = head_dim(fields, hidden, heads)
     return Attention("full", heads, kv, dim, dim)
@@ -48,15 +48,15 @@ def _attention(fields: Fields, hidden: int) -> Attention:
 
 def qwen3_hybrid(fields: Fields) -> Draft:
     """Qwen3-Next and Qwen3.5: gated delta nets with a gated full attention every fourth layer, dense or routed."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     if fields.has("layer_types"):
         kinds = _types(fields, "layer_types", layers, {"linear_attention", "full_attention"})
     else:
-        every = fields.int("full_attention_interval")
+        every = fields.integer("full_attention_interval")
         kinds = ["linear_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
     attention = replace(_attention(fields, hidden), qk_norm=True)
-    gated = fields.bool("attn_output_gate", default=True)
+    gated = fields.flag("attn_output_gate", default=True)
     full = attention_linears(attention, hidden, qk_norm="head", gated=gated)
     state, linear = gated_delta_net(fields, hidden) if "linear_attention" in kinds else (None, [])
     block = _qwen_block(fields, hidden)
@@ -65,7 +65,7 @@ def qwen3_hybrid(fields: Fields) -> Draft:
         mixer, parts = (attention, full) if kind == "full_attention" else (state, linear)
         stack.append(Layer(mixer, block[0], (norm(hidden, 2), *parts, *block[1])))
     draft = _draft(fields, hidden, stack)
-    heads = fields.int("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, low=0, high=64)
+    heads = fields.integer("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, low=0, high=64)
     like = Layer(attention, block[0], (norm(hidden, 2), *full, *block[1]))
     draft.mtp = [mtp_layer(like, hidden)] * heads
     return draft
@@ -73,14 +73,14 @@ def qwen3_hybrid(fields: Fields) -> Draft:
 
 def _qwen_block(fields: Fields, hidden: int) -> Block:
     if not fields.has("num_experts"):
-        return dense_ffn(hidden, fields.int("intermediate_size"))
+        return dense_ffn(hidden, fields.integer("intermediate_size"))
     experts, per_token = experts_of(fields)
-    shared = fields.int("shared_expert_intermediate_size", default=0, low=0)
+    shared = fields.integer("shared_expert_intermediate_size", default=0, low=0)
     return moe_ffn(
         hidden,
         experts=experts,
         per_token=per_token,
-        intermediate=fields.int("moe_intermediate_size"),
+        intermediate=fields.integer("moe_intermediate_size"),
         shared=shared,
         shared_gate=shared > 0,
         shared_prefix="shared_expert",
@@ -88,8 +88,8 @@ def _qwen_block(fields: Fields, hidden: int) -> Block:
 
 
 def kimi_linear(fields: Fields) -> Draft:
-    """Kimi Linear and K3: delta attention with latent attention every fourth layer; K3's experts work in a latent space."""
-    hidden = fields.int("hidden_size")
+    """Kimi Linear and K3: delta attention, every fourth layer latent attention; K3's experts work in a latent space."""
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     config = fields.child("linear_attn_config")
     if config is None:
@@ -97,21 +97,21 @@ def kimi_linear(fields: Fields) -> Draft:
     full = set(config.ints("full_attn_layers"))
     state, delta = kimi_delta_attention(fields, hidden)
     mla = mla_of(fields)
-    latent = mla_linears(mla, hidden, output_gate=fields.bool("mla_use_output_gate", default=False))
+    latent = mla_linears(mla, hidden, output_gate=fields.flag("mla_use_output_gate", default=False))
     experts, per_token = experts_of(fields)
-    width = fields.int("moe_intermediate_size")
-    narrow = fields.int("routed_expert_hidden_size", default=0, low=0)
+    width = fields.integer("moe_intermediate_size")
+    narrow = fields.integer("routed_expert_hidden_size", default=0, low=0)
     routed = moe_ffn(
         hidden,
         experts=experts,
         per_token=per_token,
         intermediate=width,
-        shared=width * fields.int("num_shared_experts", default=0, low=0, high=1000),
+        shared=width * fields.integer("num_shared_experts", default=0, low=0, high=1000),
         correction_bias=True,
         latent=narrow,
     )
-    first = fields.int("first_k_dense_replace", default=0, low=0)
-    dense = dense_ffn(hidden, fields.int("intermediate_size")) if first else routed
+    first = fields.integer("first_k_dense_replace", default=0, low=0)
+    dense = dense_ffn(hidden, fields.integer("intermediate_size")) if first else routed
     stack = []
     for index in range(layers):
         mixer: Mla | RecurrentState = mla if index + 1 in full else state  # the lists count from one
@@ -129,7 +129,7 @@ _NEMOTRON_KINDS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 def nemotron_h(fields: Fields) -> Draft:
     """Nemotron-H and Nemotron 3: every layer is one block, a Mamba 2 mixer, attention, experts or a dense MLP."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     kinds = _nemotron_kinds(fields)
     builders: dict[str, Callable[[], Layer]] = {
         "mamba": lambda: _nemotron_mamba(fields, hidden),
@@ -140,7 +140,7 @@ def nemotron_h(fields: Fields) -> Draft:
     made = {kind: builders[kind]() for kind in set(kinds)}
     draft = _draft(fields, hidden, [made[kind] for kind in kinds])
     draft.layer_path = "backbone.layers.{}"
-    heads = fields.int("num_nextn_predict_layers", default=0, low=0, high=64)
+    heads = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
     if heads:
         parts = [kind for kind in ("attention", "moe") if kind in made]
         one = [made[kind] for kind in parts]
@@ -170,13 +170,13 @@ def _nemotron_kinds(fields: Fields) -> list[str]:
 def _nemotron_mamba(fields: Fields, hidden: int) -> Layer:
     state, linears = mamba2(
         hidden,
-        heads=fields.int("mamba_num_heads", high=10**5),
-        head_dim=fields.int("mamba_head_dim", high=10**5),
-        state_size=fields.int("ssm_state_size", high=10**5),
-        groups=fields.int("n_groups", high=10**5),
-        kernel=fields.int("conv_kernel", high=1000),
-        conv_bias=fields.bool("use_conv_bias", default=True),
-        bias=fields.bool("use_bias", default=False),
+        heads=fields.integer("mamba_num_heads", high=10**5),
+        head_dim=fields.integer("mamba_head_dim", high=10**5),
+        state_size=fields.integer("ssm_state_size", high=10**5),
+        groups=fields.integer("n_groups", high=10**5),
+        kernel=fields.integer("conv_kernel", high=1000),
+        conv_bias=fields.flag("use_conv_bias", default=True),
+        bias=fields.flag("use_bias", default=False),
         bytes_per_state=state_bytes(fields, "mamba_ssm_cache_dtype"),
         prefix="mixer",
     )
@@ -184,7 +184,7 @@ def _nemotron_mamba(fields: Fields, hidden: int) -> Layer:
 
 
 def _nemotron_attention(fields: Fields, hidden: int) -> Layer:
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     dim = fields.optional_int("attention_head_dim", "head_dim", high=10**5) or head_dim(fields, hidden, heads)
     attention = Attention("full", heads, kv_heads(fields, heads, ""), dim, dim)
     return Layer(attention, None, (norm(hidden), *attention_linears(attention, hidden, prefix="mixer")))
@@ -196,52 +196,52 @@ def _nemotron_moe(fields: Fields, hidden: int) -> Layer:
         hidden,
         experts=experts,
         per_token=per_token,
-        intermediate=fields.int("moe_intermediate_size"),
-        shared=fields.int("moe_shared_expert_intermediate_size", default=0, low=0),
+        intermediate=fields.integer("moe_intermediate_size"),
+        shared=fields.integer("moe_shared_expert_intermediate_size", default=0, low=0),
         gated=False,
         correction_bias=True,
-        latent=fields.int("moe_latent_size", default=0, low=0),
+        latent=fields.integer("moe_latent_size", default=0, low=0),
         prefix="mixer",
     )
     return Layer(None, ffn, (norm(hidden), *linears))
 
 
 def _nemotron_mlp(fields: Fields, hidden: int) -> Layer:
-    ffn, linears = dense_ffn(hidden, fields.int("intermediate_size"), gated=False, prefix="mixer")
+    ffn, linears = dense_ffn(hidden, fields.integer("intermediate_size"), gated=False, prefix="mixer")
     return Layer(None, ffn, (norm(hidden), *linears))
 
 
 def granite_hybrid(fields: Fields) -> Draft:
     """Granite 4.0 H: Mamba 2 or attention, then routed experts beside a shared MLP in every layer."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     key = "layers_block_type" if fields.has("layers_block_type") else "layer_types"
     kinds = _types(fields, key, layers, {"mamba", "attention", "linear_attention", "full_attention"})
-    heads = fields.int("mamba_n_heads", high=10**5)
-    inner = fields.int("mamba_expand", high=1000) * hidden
+    heads = fields.integer("mamba_n_heads", high=10**5)
+    inner = fields.integer("mamba_expand", high=1000) * hidden
     if inner % heads:
         raise InputError("must divide the inner width", field=fields.name("mamba_n_heads"), value=heads)
     state, mamba = mamba2(
         hidden,
         heads=heads,
         head_dim=inner // heads,
-        state_size=fields.int("mamba_d_state", high=10**5),
-        groups=fields.int("mamba_n_groups", high=10**5),
-        kernel=fields.int("mamba_d_conv", high=1000),
-        conv_bias=fields.bool("mamba_conv_bias", default=True),
-        bias=fields.bool("mamba_proj_bias", default=False),
+        state_size=fields.integer("mamba_d_state", high=10**5),
+        groups=fields.integer("mamba_n_groups", high=10**5),
+        kernel=fields.integer("mamba_d_conv", high=1000),
+        conv_bias=fields.flag("mamba_conv_bias", default=True),
+        bias=fields.flag("mamba_proj_bias", default=False),
         bytes_per_state=4,
         prefix="mamba",
     )
     attention = _attention(fields, hidden)
-    shared = fields.int("shared_intermediate_size")
-    if fields.int("num_local_experts", default=0, low=0):
+    shared = fields.integer("shared_intermediate_size")
+    if fields.integer("num_local_experts", default=0, low=0):
         experts, per_token = experts_of(fields)
         block = moe_ffn(
             hidden,
             experts=experts,
             per_token=per_token,
-            intermediate=fields.int("intermediate_size"),
+            intermediate=fields.integer("intermediate_size"),
             shared=shared,
             prefix="block_sparse_moe",
             router="router",
@@ -258,9 +258,9 @@ def granite_hybrid(fields: Fields) -> Draft:
 
 def jamba(fields: Fields) -> Draft:
     """Jamba: Mamba 1 with attention every ``attn_layer_period`` layers, experts every ``expert_layer_period``."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     experts, per_token = experts_of(fields)
-    width = fields.int("intermediate_size")
+    width = fields.integer("intermediate_size")
     routed = moe_ffn(
         hidden, experts=experts, per_token=per_token, intermediate=width, prefix="feed_forward", router="router"
     )
@@ -279,16 +279,16 @@ def jamba(fields: Fields) -> Draft:
 
 
 def _period(fields: Fields, name: str) -> tuple[int, int]:
-    every = fields.int(f"{name}_period", high=LARGEST_LAYERS)
-    return every, fields.int(f"{name}_offset", low=0, high=every - 1)
+    every = fields.integer(f"{name}_period", high=LARGEST_LAYERS)
+    return every, fields.integer(f"{name}_offset", low=0, high=every - 1)
 
 
 def rwkv(fields: Fields) -> Draft:
     """RWKV 5: time mixing and channel mixing in every layer, layer norms with bias."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     state, mixing = rwkv5(fields, hidden)
-    width = fields.int("intermediate_size", default=int(hidden * 3.5) // 32 * 32)
+    width = fields.integer("intermediate_size", default=int(hidden * 3.5) // 32 * 32)
     channel = [
         Linear("gate_up", width, hidden, Shard.COLUMN, module="feed_forward.key"),
         Linear("other", hidden, hidden, Shard.REPLICATED, module="feed_forward.receptance"),
@@ -298,10 +298,10 @@ def rwkv(fields: Fields) -> Draft:
     layer = Layer(state, Ffn(width, gated=False), (norm(hidden, 2, bias=True), *mixing, *channel))
     return Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
-        max_position=fields.int("context_length", *POSITIONS),
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer("context_length", *POSITIONS),
         layers=[layer] * layers,
-        tied=fields.bool("tie_word_embeddings", default=False),
+        tied=fields.flag("tie_word_embeddings", default=False),
         extra=[norm(hidden, 2, bias=True, module="ln_out")],
         layer_path="rwkv.blocks.{}",
     )

@@ -14,10 +14,10 @@ from planner.models.spec import Attention, Linear, Shard
 
 def nemotron_nas(fields: Fields) -> Draft:
     """Nemotron NAS (DeciLM): each layer has its own number of KV heads and width, or no attention or no MLP at all."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
-    heads = fields.int(*HEADS, high=10**5)
-    blocks = fields.list("block_configs")
+    heads = fields.integer(*HEADS, high=10**5)
+    blocks = fields.array("block_configs")
     if len(blocks) != layers:
         raise InputError(f"must describe {layers} layers", field=fields.name("block_configs"), value=len(blocks))
     stack = []
@@ -27,10 +27,10 @@ def nemotron_nas(fields: Fields) -> Draft:
         stack.append(_nas_layer(Fields(block, fields.name(f"block_configs[{index}]")), fields, hidden, heads))
     return Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
-        max_position=fields.int(*POSITIONS),
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer(*POSITIONS),
         layers=stack,
-        tied=fields.bool("tie_word_embeddings", default=False),
+        tied=fields.flag("tie_word_embeddings", default=False),
         extra=[norm(hidden, module="model.norm")],
     )
 
@@ -41,19 +41,19 @@ def _nas_layer(block: Fields, fields: Fields, hidden: int, heads: int) -> Layer:
         raise InputError("must have attention and ffn", field=block.path)
     mixer, ffn = None, None
     linears: list[Linear] = []
-    if attention_config.bool("replace_with_linear", default=False):
+    if attention_config.flag("replace_with_linear", default=False):
         linears += [norm(hidden), Linear("other", hidden, hidden, Shard.REPLICATED, module="self_attn.linear_attn")]
-    elif not attention_config.bool("no_op", default=False):
-        per_group = attention_config.int("n_heads_in_group", high=heads)
+    elif not attention_config.flag("no_op", default=False):
+        per_group = attention_config.integer("n_heads_in_group", high=heads)
         if heads % per_group:
             raise InputError(f"must divide {heads} heads", field=attention_config.name("n_heads_in_group"))
         dim = head_dim(fields, hidden, heads)
         mixer = Attention("full", heads, heads // per_group, dim, dim)
-        bias = fields.bool("attention_bias", default=False)
+        bias = fields.flag("attention_bias", default=False)
         linears += [norm(hidden), *attention_linears(mixer, hidden, qkv_bias=bias, o_bias=bias)]
-    if ffn_config.bool("replace_with_linear", default=False):
+    if ffn_config.flag("replace_with_linear", default=False):
         linears += [norm(hidden), Linear("other", hidden, hidden, Shard.REPLICATED, module="mlp.linear_mlp")]
-    elif not ffn_config.bool("no_op", default=False):
+    elif not ffn_config.flag("no_op", default=False):
         ffn, parts = dense_ffn(hidden, _nas_width(ffn_config, hidden))
         linears += [norm(hidden), *parts]
     return Layer(mixer, ffn, tuple(linears))
@@ -72,26 +72,26 @@ def _nas_width(ffn: Fields, hidden: int) -> int:
 
 def mllama(fields: Fields) -> Draft:
     """Llama 3.2 Vision: some layers attend to the image instead of the text; eight extra embedding rows."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     kv = kv_heads(fields, heads, "")
     dim = head_dim(fields, hidden, heads)
     cross = set(fields.ints("cross_attention_layers", high=layers - 1))
-    ffn, mlp = dense_ffn(hidden, fields.int("intermediate_size"))
+    ffn, mlp = dense_ffn(hidden, fields.integer("intermediate_size"))
     text = Attention("full", heads, kv, dim, dim)
     image = Attention("cross", heads, kv, dim, dim, qk_norm=True)
     own = Layer(text, ffn, (norm(hidden, 2), *attention_linears(text, hidden), *mlp))
     gates = norm(1, 2, module="cross_attn_gates")
     seen = attention_linears(image, hidden, qk_norm="head", prefix="cross_attn")
     other = Layer(image, ffn, (norm(hidden, 2), *seen, gates, *mlp))
-    vocab = fields.int("vocab_size")
+    vocab = fields.integer("vocab_size")
     return Draft(
         hidden=hidden,
         vocab=vocab,
-        max_position=fields.int(*POSITIONS),
+        max_position=fields.integer(*POSITIONS),
         layers=[other if index in cross else own for index in range(layers)],
-        tied=fields.bool("tie_word_embeddings", default=False),
+        tied=fields.flag("tie_word_embeddings", default=False),
         embedding=Linear("embed", vocab + 8, hidden, Shard.VOCAB, module="model.embed_tokens"),
         extra=[norm(hidden, module="model.norm")],
     )
@@ -99,14 +99,14 @@ def mllama(fields: Fields) -> Draft:
 
 def falcon(fields: Fields) -> Draft:
     """Falcon: one KV head, or ``num_kv_heads`` in the newer layout, which also has two parallel norms."""
-    newer = fields.bool("new_decoder_architecture", default=False)
-    heads = fields.int(*HEADS, high=10**5)
+    newer = fields.flag("new_decoder_architecture", default=False)
+    heads = fields.integer(*HEADS, high=10**5)
     if newer:
-        kv = fields.int("num_kv_heads", default=heads, high=10**5)
+        kv = fields.integer("num_kv_heads", default=heads, high=10**5)
     else:
-        kv = 1 if fields.bool("multi_query", default=True) else heads
-    parallel = fields.bool("parallel_attn", default=True)
-    norms = fields.int("num_ln_in_parallel_attn", default=2 if newer else 1, high=2) if parallel else 2
+        kv = 1 if fields.flag("multi_query", default=True) else heads
+    parallel = fields.flag("parallel_attn", default=True)
+    norms = fields.integer("num_ln_in_parallel_attn", default=2 if newer else 1, high=2) if parallel else 2
     known = Fields({**fields.data, "num_key_value_heads": kv}, fields.path, fields.defaults)
     traits = Traits(gated=False, norms=norms, norm_bias=True, tied=True, intermediate_factor=4)
     draft = decoder.build(known, traits)

@@ -13,14 +13,14 @@ from planner.models.spec import Ffn, Linear, Mla, Shard
 def mla_of(fields: Fields, *, indexed: bool = False) -> Mla:
     """The attention that a DeepSeek-like configuration describes."""
     return Mla(
-        heads=fields.int(*HEADS, high=10**5),
-        kv_lora_rank=fields.int("kv_lora_rank"),
+        heads=fields.integer(*HEADS, high=10**5),
+        kv_lora_rank=fields.integer("kv_lora_rank"),
         q_lora_rank=fields.optional_int("q_lora_rank"),
-        qk_nope_head_dim=fields.int("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.int("qk_rope_head_dim"),
-        v_head_dim=fields.int("v_head_dim"),
-        index_head_dim=fields.int("index_head_dim") if indexed else None,
-        index_topk=fields.int("index_topk") if indexed else None,
+        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
+        v_head_dim=fields.integer("v_head_dim"),
+        index_head_dim=fields.integer("index_head_dim") if indexed else None,
+        index_topk=fields.integer("index_topk") if indexed else None,
     )
 
 
@@ -56,7 +56,7 @@ def mla_linears(mla: Mla, hidden: int, *, output_gate: bool = False, prefix: str
 
 def indexer_linears(fields: Fields, hidden: int, q_rank: int) -> list[Linear]:
     """The lightning indexer of sparse attention: query and key projections, head weights, key norm."""
-    heads, dim = fields.int("index_n_heads", high=10**5), fields.int("index_head_dim", high=10**5)
+    heads, dim = fields.integer("index_n_heads", high=10**5), fields.integer("index_head_dim", high=10**5)
     return [
         Linear("mla_index", heads * dim, q_rank, Shard.REPLICATED, module="self_attn.indexer.wq_b"),
         Linear("mla_index", dim, hidden, Shard.REPLICATED, module="self_attn.indexer.wk"),
@@ -67,41 +67,41 @@ def indexer_linears(fields: Fields, hidden: int, q_rank: int) -> list[Linear]:
 
 def deepseek(fields: Fields) -> Draft:
     """DeepSeek V2/V3/V3.2 and what shares their layout: dense first layers, then routed and shared experts."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     experts, per_token = experts_of(fields)
-    width = fields.int("moe_intermediate_size")
+    width = fields.integer("moe_intermediate_size")
     routed = moe_ffn(
         hidden,
         experts=experts,
         per_token=per_token,
         intermediate=width,
-        shared=width * fields.int("n_shared_experts", default=0, low=0, high=1000),
+        shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
         correction_bias=fields.text("topk_method") == "noaux_tc",
     )
-    first = fields.int("first_k_dense_replace", default=0, low=0)
-    every = fields.int("moe_layer_freq", default=1)
-    dense = dense_ffn(hidden, fields.int("intermediate_size")) if first or every > 1 else None
+    first = fields.integer("first_k_dense_replace", default=0, low=0)
+    every = fields.integer("moe_layer_freq", default=1)
+    dense = dense_ffn(hidden, fields.integer("intermediate_size")) if first or every > 1 else None
     indexers = _indexers(fields, layers)
     stack = []
     for index in range(layers):
         mla = mla_of(fields, indexed=indexers[index])
         linears = [norm(hidden, 2), *mla_linears(mla, hidden)]
         if indexers[index]:
-            linears += indexer_linears(fields, hidden, fields.int("q_lora_rank"))
+            linears += indexer_linears(fields, hidden, fields.integer("q_lora_rank"))
         block: tuple[Ffn, list[Linear]] = routed
         if dense is not None and (index < first or index % every):
             block = dense
         stack.append(Layer(mla, block[0], (*linears, *block[1])))
     draft = Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
-        max_position=fields.int(*POSITIONS),
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer(*POSITIONS),
         layers=stack,
-        tied=fields.bool("tie_word_embeddings", default=False),
+        tied=fields.flag("tie_word_embeddings", default=False),
         extra=[norm(hidden, module="model.norm")],
     )
-    draft.mtp = [mtp_layer(stack[-1], hidden)] * fields.int("num_nextn_predict_layers", default=0, low=0, high=64)
+    draft.mtp = [mtp_layer(stack[-1], hidden)] * fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
     return draft
 
 

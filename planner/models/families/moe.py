@@ -12,8 +12,8 @@ PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_topk", "num_expert
 
 def experts_of(fields: Fields) -> tuple[int, int]:
     """(experts, experts per token); InputError when a token would pass more experts than there are."""
-    experts = fields.int(*EXPERTS, high=10**5)
-    per_token = fields.int(*PER_TOKEN, high=10**5)
+    experts = fields.integer(*EXPERTS, high=10**5)
+    per_token = fields.integer(*PER_TOKEN, high=10**5)
     if per_token > experts:
         raise InputError(f"must not exceed the {experts} experts", field=fields.name(PER_TOKEN[0]), value=per_token)
     return experts, per_token
@@ -21,30 +21,32 @@ def experts_of(fields: Fields) -> tuple[int, int]:
 
 def _mixtral(fields: Fields, layers: int) -> list[Moe | None]:
     experts, per_token = experts_of(fields)
-    moe = Moe(experts, per_token, fields.int("intermediate_size"), prefix="block_sparse_moe")
+    moe = Moe(experts, per_token, fields.integer("intermediate_size"), prefix="block_sparse_moe")
     return [moe] * layers
 
 
 def _qwen_moe(fields: Fields, layers: int) -> list[Moe | None]:
-    """Qwen: routed unless listed in ``mlp_only_layers`` or off ``decoder_sparse_step``; Qwen2 and 3.5 have a gated shared expert."""
+    """Qwen: routed unless in ``mlp_only_layers`` or off ``decoder_sparse_step``; Qwen2 has a gated shared expert."""
     experts, per_token = experts_of(fields)
-    shared = fields.int("shared_expert_intermediate_size", default=0, low=0)
+    shared = fields.integer("shared_expert_intermediate_size", default=0, low=0)
     moe = Moe(
         experts,
         per_token,
-        fields.int("moe_intermediate_size"),
+        fields.integer("moe_intermediate_size"),
         shared=shared,
         shared_gate=shared > 0,
         shared_prefix="shared_expert",
     )
     dense = set(fields.ints("mlp_only_layers"))
-    step = fields.int("decoder_sparse_step", default=1)
+    step = fields.integer("decoder_sparse_step", default=1)
     return [None if index in dense or (index + 1) % step else moe for index in range(layers)]
 
 
 def _gpt_oss(fields: Fields, layers: int) -> list[Moe | None]:
     experts, per_token = experts_of(fields)
-    moe = Moe(experts, per_token, fields.int("intermediate_size"), expert_bias=True, router_bias=True, router="router")
+    moe = Moe(
+        experts, per_token, fields.integer("intermediate_size"), expert_bias=True, router_bias=True, router="router"
+    )
     return [moe] * layers
 
 
@@ -53,9 +55,9 @@ def _minimax_m2(fields: Fields, layers: int) -> list[Moe | None]:
     moe = Moe(
         experts,
         per_token,
-        fields.int("intermediate_size"),
-        shared=fields.int("shared_intermediate_size", default=0, low=0),
-        correction_bias=fields.bool("use_routing_bias", default=True),
+        fields.integer("intermediate_size"),
+        shared=fields.integer("shared_intermediate_size", default=0, low=0),
+        correction_bias=fields.flag("use_routing_bias", default=True),
         prefix="block_sparse_moe",
     )
     return [moe] * layers
@@ -63,15 +65,15 @@ def _minimax_m2(fields: Fields, layers: int) -> list[Moe | None]:
 
 def _glm4_moe(fields: Fields, layers: int) -> list[Moe | None]:
     experts, per_token = experts_of(fields)
-    width = fields.int("moe_intermediate_size")
+    width = fields.integer("moe_intermediate_size")
     moe = Moe(
         experts,
         per_token,
         width,
-        shared=width * fields.int("n_shared_experts", default=0, low=0, high=1000),
+        shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
         correction_bias=True,
     )
-    first = fields.int("first_k_dense_replace", default=0, low=0)
+    first = fields.integer("first_k_dense_replace", default=0, low=0)
     return [None if index < first else moe for index in range(layers)]
 
 

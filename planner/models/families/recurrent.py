@@ -20,11 +20,11 @@ def state_bytes(fields: Fields, *keys: str, default: str = "float32") -> int:
 
 def gated_delta_net(fields: Fields, hidden: int) -> tuple[RecurrentState, list[Linear]]:
     """Qwen3-Next and Qwen3.5 linear attention (transformers ``Qwen3_5GatedDeltaNet``)."""
-    key_heads = fields.int("linear_num_key_heads", high=10**5)
-    value_heads = fields.int("linear_num_value_heads", high=10**5)
-    key_dim = fields.int("linear_key_head_dim", high=10**5)
-    value_dim = fields.int("linear_value_head_dim", high=10**5)
-    kernel = fields.int("linear_conv_kernel_dim", high=1000)
+    key_heads = fields.integer("linear_num_key_heads", high=10**5)
+    value_heads = fields.integer("linear_num_value_heads", high=10**5)
+    key_dim = fields.integer("linear_key_head_dim", high=10**5)
+    value_dim = fields.integer("linear_value_head_dim", high=10**5)
+    kernel = fields.integer("linear_conv_kernel_dim", high=1000)
     conv = 2 * key_heads * key_dim + value_heads * value_dim
     value = value_heads * value_dim
     state = RecurrentState(
@@ -55,9 +55,9 @@ def gated_delta_net(fields: Fields, hidden: int) -> tuple[RecurrentState, list[L
 def kimi_delta_attention(fields: Fields, hidden: int) -> tuple[RecurrentState, list[Linear]]:
     """Kimi Linear's delta attention (transformers ``KimiLinearDeltaAttention``); K3 has a full-rank output gate."""
     linear = fields.child("linear_attn_config") or fields
-    heads = linear.int("num_heads", "linear_num_heads", high=10**5)
-    dim = linear.int("head_dim", "linear_head_dim", high=10**5)
-    kernel = linear.int("short_conv_kernel_size", "linear_conv_kernel_dim", high=1000)
+    heads = linear.integer("num_heads", "linear_num_heads", high=10**5)
+    dim = linear.integer("head_dim", "linear_head_dim", high=10**5)
+    kernel = linear.integer("short_conv_kernel_size", "linear_conv_kernel_dim", high=1000)
     width = heads * dim
     state = RecurrentState(
         "kda",
@@ -77,7 +77,7 @@ def kimi_delta_attention(fields: Fields, hidden: int) -> tuple[RecurrentState, l
         norm(dim, module=f"{prefix}.o_norm"),
         Linear("state_out", hidden, width, Shard.ROW, module=f"{prefix}.o_proj"),
     ]
-    if linear.bool("use_full_rank_gate", default=False):
+    if linear.flag("use_full_rank_gate", default=False):
         linears.append(Linear("state_in", width, hidden, Shard.COLUMN, module=f"{prefix}.g_proj"))
     else:
         linears.append(Linear("other", dim, hidden, Shard.REPLICATED, module=f"{prefix}.g_a_proj"))
@@ -120,11 +120,11 @@ def mamba2(
 
 def mamba1(fields: Fields, hidden: int) -> tuple[RecurrentState, list[Linear]]:
     """Mamba 1 mixer with Jamba's three norms (transformers ``JambaMambaMixer``)."""
-    inner = fields.int("mamba_expand", high=1000) * hidden
-    size = fields.int("mamba_d_state", high=10**5)
-    kernel = fields.int("mamba_d_conv", high=1000)
+    inner = fields.integer("mamba_expand", high=1000) * hidden
+    size = fields.integer("mamba_d_state", high=10**5)
+    kernel = fields.integer("mamba_d_conv", high=1000)
     rank = fields.optional_int("mamba_dt_rank") or -(-hidden // 16)
-    bias = fields.bool("mamba_proj_bias", default=False)
+    bias = fields.flag("mamba_proj_bias", default=False)
     state = RecurrentState("mamba1", conv_elements=inner * (kernel - 1), state_elements=inner * size)
     return state, [
         Linear("state_in", 2 * inner, hidden, Shard.COLUMN, bias=bias, module="mamba.in_proj"),
@@ -133,7 +133,7 @@ def mamba1(fields: Fields, hidden: int) -> tuple[RecurrentState, list[Linear]]:
             inner,
             kernel,
             Shard.COLUMN,
-            bias=fields.bool("mamba_conv_bias", default=True),
+            bias=fields.flag("mamba_conv_bias", default=True),
             module="mamba.conv1d",
         ),
         Linear("other", rank + 2 * size, inner, Shard.ROW, module="mamba.x_proj"),
@@ -147,8 +147,8 @@ def mamba1(fields: Fields, hidden: int) -> tuple[RecurrentState, list[Linear]]:
 
 def rwkv5(fields: Fields, hidden: int) -> tuple[RecurrentState, list[Linear]]:
     """RWKV 5 time mixing: four projections in, one out, a head_size x head_size state per head."""
-    width = fields.int("attention_hidden_size", default=hidden)
-    size = fields.int("head_size", high=10**5)
+    width = fields.integer("attention_hidden_size", default=hidden)
+    size = fields.integer("head_size", high=10**5)
     if width % size:
         raise InputError("must divide the attention width", field=fields.name("head_size"), value=size)
     state = RecurrentState(

@@ -11,16 +11,16 @@ from planner.models.blocks import Draft, Layer, attention_linears, dense_ffn, mo
 from planner.models.families.decoder import HEADS, KV_HEADS, POSITIONS, head_dim, kv_heads, layer_count
 from planner.models.families.moe import experts_of
 from planner.models.fields import Fields
-from planner.models.spec import Attention, Linear, Shard
+from planner.models.spec import Attention, Ffn, Linear, Shard
 
 
 def _draft(fields: Fields, hidden: int, layers: list[Layer], *, tied: bool = False) -> Draft:
     return Draft(
         hidden=hidden,
-        vocab=fields.int("vocab_size"),
-        max_position=fields.int(*POSITIONS),
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer(*POSITIONS),
         layers=layers,
-        tied=fields.bool("tie_word_embeddings", default=tied),
+        tied=fields.flag("tie_word_embeddings", default=tied),
         extra=[norm(hidden, module="model.norm")],
     )
 
@@ -44,20 +44,20 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
 
 
 def llama4(fields: Fields) -> Draft:
-    """Llama 4: chunked attention except in every fourth layer, experts in every ``interleave_moe_layer_step``-th."""
-    hidden = fields.int("hidden_size")
+    """Llama 4: chunked attention but for every fourth layer, experts in each ``interleave_moe_layer_step``-th."""
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     kv = kv_heads(fields, heads, "")
     dim = head_dim(fields, hidden, heads)
     chunk = fields.optional_int("attention_chunk_size")
-    positions = fields.int(*POSITIONS)
-    interval = fields.int("no_rope_layer_interval", default=4, high=1000)
+    positions = fields.integer(*POSITIONS)
+    interval = fields.integer("no_rope_layer_interval", default=4, high=1000)
     rope = fields.ints("no_rope_layers", high=1) or [int((index + 1) % interval != 0) for index in range(layers)]
     if len(rope) != layers:
         raise InputError(f"must name {layers} layers", field=fields.name("no_rope_layers"), value=len(rope))
     experts, per_token = experts_of(fields)
-    width = fields.int("intermediate_size")
+    width = fields.integer("intermediate_size")
     routed = moe_ffn(
         hidden,
         experts=experts,
@@ -68,9 +68,9 @@ def llama4(fields: Fields) -> Draft:
         router="router",
         shared_prefix="shared_expert",
     )
-    step = fields.int("interleave_moe_layer_step", default=1, high=1000)
-    dense = dense_ffn(hidden, fields.int("intermediate_size_mlp"), prefix="feed_forward") if step > 1 else routed
-    bias = fields.bool("attention_bias", default=False)
+    step = fields.integer("interleave_moe_layer_step", default=1, high=1000)
+    dense = dense_ffn(hidden, fields.integer("intermediate_size_mlp"), prefix="feed_forward") if step > 1 else routed
+    bias = fields.flag("attention_bias", default=False)
     stack = []
     for index in range(layers):
         chunked = bool(rope[index]) and chunk is not None and chunk < positions
@@ -85,23 +85,23 @@ def llama4(fields: Fields) -> Draft:
 def gemma4(fields: Fields) -> Draft:
     """Gemma 4: sliding layers with their own heads, full layers whose K and V share one projection, optional experts.
 
-    The last ``num_kv_shared_layers`` layers read the K/V of earlier ones; ``hidden_size_per_layer_input`` > 0 gives every
-    layer an embedding of its own.
+    The last ``num_kv_shared_layers`` layers read the K/V of earlier ones; ``hidden_size_per_layer_input`` > 0 gives
+    every layer an embedding of its own.
     """
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     kinds = _kinds(fields, layers)
-    shared_from = layers - fields.int("num_kv_shared_layers", default=0, low=0, high=layers)
-    per_layer = fields.int("hidden_size_per_layer_input", default=0, low=0)
-    width = fields.int("intermediate_size")
-    wide = fields.bool("use_double_wide_mlp", default=False)
+    shared_from = layers - fields.integer("num_kv_shared_layers", default=0, low=0, high=layers)
+    per_layer = fields.integer("hidden_size_per_layer_input", default=0, low=0)
+    width = fields.integer("intermediate_size")
+    wide = fields.flag("use_double_wide_mlp", default=False)
     stack = []
     for index, kind in enumerate(kinds):
         reads = index >= shared_from
         attention, parts = _gemma4_attention(fields, hidden, kind == "sliding_attention", reads)
         ffn, dense = dense_ffn(hidden, width * (2 if wide and reads else 1))
         linears = [norm(hidden, 4), norm(1, module="layer_scalar"), *parts, *dense]
-        if fields.bool("enable_moe_block", default=False):
+        if fields.flag("enable_moe_block", default=False):
             ffn, routed = _gemma4_experts(fields, hidden)
             ffn = replace(ffn, intermediate=width)
             linears += routed
@@ -114,7 +114,7 @@ def gemma4(fields: Fields) -> Draft:
         stack.append(Layer(attention, ffn, tuple(linears)))
     draft = _draft(fields, hidden, stack, tied=True)
     if per_layer:
-        rows = fields.int("vocab_size_per_layer_input", default=draft.vocab)
+        rows = fields.integer("vocab_size_per_layer_input", default=draft.vocab)
         draft.extra += [
             Linear("embed", rows, layers * per_layer, Shard.VOCAB, module="embed_tokens_per_layer"),
             Linear("other", layers * per_layer, hidden, Shard.REPLICATED, module="per_layer_model_projection"),
@@ -124,24 +124,26 @@ def gemma4(fields: Fields) -> Draft:
 
 
 def _gemma4_attention(fields: Fields, hidden: int, sliding: bool, reads: bool) -> tuple[Attention, list[Linear]]:
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     keys = KV_HEADS if sliding else ("num_global_key_value_heads", *KV_HEADS)
-    kv = fields.int(*keys, high=heads)
+    kv = fields.integer(*keys, high=heads)
     if heads % kv:
         raise InputError("must divide the number of attention heads", field=fields.name(keys[0]), value=kv)
-    dim = fields.int("head_dim", high=10**5) if sliding else fields.int("global_head_dim", "head_dim", high=10**5)
-    window = fields.int("sliding_window") if sliding else None
+    dim = (
+        fields.integer("head_dim", high=10**5) if sliding else fields.integer("global_head_dim", "head_dim", high=10**5)
+    )
+    window = fields.integer("sliding_window") if sliding else None
     attention = Attention("sliding" if sliding else "full", heads, kv, dim, dim, window, True, cached=not reads)
-    bias = fields.bool("attention_bias", default=False)
-    same = fields.bool("attention_k_eq_v", default=False) and not sliding
+    bias = fields.flag("attention_bias", default=False)
+    same = fields.flag("attention_k_eq_v", default=False) and not sliding
     parts = attention_linears(attention, hidden, qkv_bias=bias, o_bias=bias, qk_norm="head", shared_kv=same)
     return attention, [part for part in parts if not (reads and part.role == "kv")]
 
 
-def _gemma4_experts(fields: Fields, hidden: int):
-    experts = fields.int("num_experts", high=10**5)
-    per_token = fields.int("top_k_experts", "num_experts_per_tok", high=experts)
-    width = fields.int("moe_intermediate_size", "expert_intermediate_size")
+def _gemma4_experts(fields: Fields, hidden: int) -> tuple[Ffn, list[Linear]]:
+    experts = fields.integer("num_experts", high=10**5)
+    per_token = fields.integer("top_k_experts", "num_experts_per_tok", high=experts)
+    width = fields.integer("moe_intermediate_size", "expert_intermediate_size")
     ffn, linears = moe_ffn(hidden, experts=experts, per_token=per_token, intermediate=width, prefix="", router="router")
     extra = [norm(hidden, 4, module="moe_norms"), norm(experts, module="router.per_expert_scale")]
     return ffn, [replace(linear, module=linear.module.replace("|.", "|").lstrip(".")) for linear in linears] + extra
@@ -149,21 +151,21 @@ def _gemma4_experts(fields: Fields, hidden: int):
 
 def mimo_v2(fields: Fields) -> Draft:
     """MiMo V2: sliding layers have their own head counts, values are narrower than keys, dense first layer."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
     sliding = _flags(fields, "hybrid_layer_pattern", layers)
     experts, per_token = experts_of(fields)
-    width = fields.int("moe_intermediate_size")
+    width = fields.integer("moe_intermediate_size")
     routed = moe_ffn(
         hidden,
         experts=experts,
         per_token=per_token,
         intermediate=width,
-        shared=width * fields.int("n_shared_experts", default=0, low=0, high=1000),
+        shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
         correction_bias=True,
     )
     sparse = _flags(fields, "moe_layer_freq", layers)
-    dense = dense_ffn(hidden, fields.int("intermediate_size")) if 0 in sparse else routed
+    dense = dense_ffn(hidden, fields.integer("intermediate_size")) if 0 in sparse else routed
     made = {flag: _mimo_attention(fields, hidden, bool(flag)) for flag in set(sliding)}
     stack = []
     for index in range(layers):
@@ -175,44 +177,44 @@ def mimo_v2(fields: Fields) -> Draft:
 
 def _mimo_attention(fields: Fields, hidden: int, sliding: bool) -> tuple[Attention, list[Linear]]:
     def size(key: str) -> int:
-        return fields.int(f"swa_{key}", key, high=10**5) if sliding else fields.int(key, high=10**5)
+        return fields.integer(f"swa_{key}", key, high=10**5) if sliding else fields.integer(key, high=10**5)
 
     heads, kv = size("num_attention_heads"), size("num_key_value_heads")
     if heads % kv:
         raise InputError("must divide the number of attention heads", field=fields.name(KV_HEADS[0]), value=kv)
-    window = fields.int("sliding_window", "sliding_window_size") if sliding else None
+    window = fields.integer("sliding_window", "sliding_window_size") if sliding else None
     attention = Attention("sliding" if sliding else "full", heads, kv, size("head_dim"), size("v_head_dim"), window)
-    parts = attention_linears(attention, hidden, qkv_bias=fields.bool("attention_bias", default=False))
-    if fields.bool(f"add_{'swa' if sliding else 'full'}_attention_sink_bias", default=False):
+    parts = attention_linears(attention, hidden, qkv_bias=fields.flag("attention_bias", default=False))
+    if fields.flag(f"add_{'swa' if sliding else 'full'}_attention_sink_bias", default=False):
         parts.append(Linear("norm", heads, 1, Shard.REPLICATED, module="self_attn.attention_sink_bias"))
     return attention, parts
 
 
 def step3p7(fields: Fields) -> Draft:
     """Step 3.7: sliding and full layers, a gate per head, routed experts beside one shared."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
-    heads = fields.int(*HEADS, high=10**5)
-    sliding_heads = fields.int("num_sliding_attention_heads", default=heads, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
+    sliding_heads = fields.integer("num_sliding_attention_heads", default=heads, high=10**5)
     dim = head_dim(fields, hidden, heads)
     experts, per_token = experts_of(fields)
     routed = moe_ffn(
         hidden,
         experts=experts,
         per_token=per_token,
-        intermediate=fields.int("moe_intermediate_size"),
-        shared=fields.int("share_expert_dim", default=0, low=0),
-        correction_bias=fields.bool("use_moe_router_bias", default=True),
+        intermediate=fields.integer("moe_intermediate_size"),
+        shared=fields.integer("share_expert_dim", default=0, low=0),
+        correction_bias=fields.flag("use_moe_router_bias", default=True),
         shared_prefix="share_expert",
     )
-    first = fields.int("first_k_dense_replace", default=0, low=0)
-    dense = dense_ffn(hidden, fields.int("intermediate_size")) if first else routed
+    first = fields.integer("first_k_dense_replace", default=0, low=0)
+    dense = dense_ffn(hidden, fields.integer("intermediate_size")) if first else routed
     stack = []
     for index, kind in enumerate(_kinds(fields, layers)):
         sliding = kind == "sliding_attention"
         count = sliding_heads if sliding else heads
         kv = kv_heads(fields, count, "")
-        window = fields.int("sliding_window") if sliding else None
+        window = fields.integer("sliding_window") if sliding else None
         attention = Attention("sliding" if sliding else "full", count, kv, dim, dim, window, True)
         parts = attention_linears(attention, hidden, qk_norm="head")
         parts.append(Linear("other", count, hidden, Shard.COLUMN, module="self_attn.g_proj"))
@@ -226,15 +228,18 @@ def step3p7(fields: Fields) -> Draft:
 
 def minimax_m3(fields: Fields) -> Draft:
     """MiniMax M3: block-sparse attention with an indexer after the first layers, routed experts beside a shared one."""
-    hidden = fields.int("hidden_size")
+    hidden = fields.integer("hidden_size")
     layers = layer_count(fields)
-    heads = fields.int(*HEADS, high=10**5)
+    heads = fields.integer(*HEADS, high=10**5)
     kv = kv_heads(fields, heads, "")
     dim = head_dim(fields, hidden, heads)
     sparse = fields.child("sparse_attention_config")
-    if sparse is not None and sparse.bool("use_sparse_attention", default=True):
+    if sparse is not None and sparse.flag("use_sparse_attention", default=True):
         indexed = _flags(sparse, "sparse_attention_freq", layers)
-        index_dim, index_heads = sparse.int("sparse_index_dim"), sparse.int("sparse_num_index_heads", high=10**5)
+        index_dim, index_heads = (
+            sparse.integer("sparse_index_dim"),
+            sparse.integer("sparse_num_index_heads", high=10**5),
+        )
     else:
         indexed, index_dim, index_heads = [0] * layers, 1, 1
     experts, per_token = experts_of(fields)
@@ -242,13 +247,13 @@ def minimax_m3(fields: Fields) -> Draft:
         hidden,
         experts=experts,
         per_token=per_token,
-        intermediate=fields.int("moe_intermediate_size", "intermediate_size"),
-        shared=fields.int("shared_intermediate_size", default=0, low=0),
-        correction_bias=fields.bool("use_routing_bias", default=True),
+        intermediate=fields.integer("moe_intermediate_size", "intermediate_size"),
+        shared=fields.integer("shared_intermediate_size", default=0, low=0),
+        correction_bias=fields.flag("use_routing_bias", default=True),
         prefix="block_sparse_moe",
     )
     frequency = _flags(fields, "moe_layer_freq", layers)
-    dense = dense_ffn(hidden, fields.int("dense_intermediate_size")) if 0 in frequency else routed
+    dense = dense_ffn(hidden, fields.integer("dense_intermediate_size")) if 0 in frequency else routed
     stack = []
     for index in range(layers):
         key = index_dim if indexed[index] else None

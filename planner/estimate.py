@@ -1,8 +1,8 @@
 """The estimate contract: one request (a JSON object) to one answer; what ``python -m planner estimate`` runs per line.
 
-Status: ``ok``; ``infeasible`` (supported, but does not fit: the memory terms are still given); ``unsupported`` (the engine,
-GPU or data cannot serve it); ``error`` (the request itself is wrong). ``reasons`` always say why, and for ``ok`` what changed
-silently.
+Status: ``ok``; ``infeasible`` (supported, but does not fit: the memory terms are still given); ``unsupported`` (the
+engine, GPU or data cannot serve it); ``error`` (the request itself is wrong). ``reasons`` always say why, and for
+``ok`` what changed silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from planner.economics import power_w, unit_costs
 from planner.engines import EngineName, EngineSettings, ResolvedSettings, resolve, support
 from planner.errors import InfeasibleError, InputError, PlannerError, UnsupportedError
 from planner.evidence import Interval
-from planner.jsonio import to_json
 from planner.memory import MemoryLedger, ledger
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load, Percentiles, Performance, predict
@@ -184,8 +183,8 @@ def _longest(lengths: Lengths) -> int:
 
 def _memory(memory: MemoryLedger) -> dict[str, Any]:
     names = (
-        "weights_gib", "activation_gib", "non_torch_gib", "graph_gib", "kv_gib", "kv_blocks", "block_tokens", "kv_tokens",
-        "max_concurrency", "largest_model_len",
+        "weights_gib", "activation_gib", "non_torch_gib", "graph_gib", "kv_gib", "kv_blocks", "block_tokens",
+        "kv_tokens", "max_concurrency", "largest_model_len",
     )  # fmt: skip
     return {name: _rounded(getattr(memory, name)) for name in names}
 
@@ -205,6 +204,7 @@ def _perf(performance: Performance) -> dict[str, Any]:
         },
         "preemptions": performance.preemptions,
         "kv_waste": _rounded(performance.kv_waste),
+        "load_region": performance.load_region,
     }
 
 
@@ -247,7 +247,7 @@ def _power(query: _Query, resolved: ResolvedSettings, memory: MemoryLedger, perf
     return None if watts is None else _rounded(float(watts * resolved.gpus))
 
 
-# ---- reading a request ------------------------------------------------------------------------------------------------
+# ---- reading a request ----------------------------------------------------------------------------------------------
 
 
 def _parse(request: Mapping[str, Any]) -> _Query:
@@ -277,6 +277,9 @@ def _parse(request: Mapping[str, Any]) -> _Query:
         max_num_seqs=_whole(request, "max_num_seqs"),
         max_num_batched_tokens=_whole(request, "max_num_batched_tokens"),
     )
+    if model.quantization.precision == "mxfp4" and settings.precision in ("fp4", "fp8"):
+        # published runs call an MXFP4 checkpoint by the width of its weights or activations; there is no other one
+        settings = replace(settings, precision="as-config")
     load = _load(request)
     inputs = _lengths(request, "input_tokens", required=load is not None)
     outputs = _lengths(request, "output_tokens", required=load is not None)

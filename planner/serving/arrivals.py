@@ -1,7 +1,7 @@
 """Request sets: when each request is sent and how many tokens it brings, drawn from a Load and its Lengths.
 
-Everything is drawn from one ``numpy.random.Generator(seed)`` in a fixed order, so that the same seed gives the same bits
-and two rates differ only by the scale of time (common random numbers).
+Everything is drawn from one ``numpy.random.Generator(seed)`` in a fixed order, so that the same seed gives the same
+bits and two rates differ only by the scale of time (common random numbers).
 """
 
 from __future__ import annotations

@@ -93,4 +93,5 @@ def performance(result: SimResult, step: StepModel, others: Sequence[SimResult] 
         goodput_per_s=result.goodput_per_s,
         saturated=result.saturated,
         evidence=step.evidence,
+        load_region=where,
     )

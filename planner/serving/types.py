@@ -149,16 +149,17 @@ class Performance:
     goodput_per_s: float | None
     saturated: bool
     evidence: Evidence
+    load_region: str = ""  # light, medium, heavy or saturated: which residuals the bands are made of
 
 
 @dataclass(frozen=True, slots=True)
 class LargestLoad:
     """The largest load within the SLO, found by bisection.
 
-    ``rate_per_s`` requests per second of all replicas, ``concurrency`` clients when the load is a closed loop. ``result``
-    is the simulation at that load, None when even the smallest load breaks the SLO (then ``rate_per_s`` is 0).
-    ``binding`` names the SLO target that limits ("ttft p99"), or "throughput". ``near_saturation``: at 3 % more load the
-    limit is passed by more than a tenth, so that small errors in capacity are large ones in latency.
+    ``rate_per_s`` requests per second of all replicas, ``concurrency`` clients when the load is a closed loop.
+    ``result`` is the simulation at that load, None when even the smallest load breaks the SLO (then ``rate_per_s`` is
+    0). ``binding`` names the SLO target that limits ("ttft p99"), or "throughput". ``near_saturation``: at 3 % more
+    load the limit is passed by more than a tenth, so that small errors in capacity are large ones in latency.
     """
 
     rate_per_s: float

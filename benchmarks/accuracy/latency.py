@@ -1,0 +1,237 @@
+"""``python -m benchmarks accuracy latency``: predicted against measured TTFT, TPOT and throughput.
+
+Every row goes through the public estimate contract. Errors are |predicted / measured - 1|, medians and means over rows,
+by engine, GPU, model family, evidence and load region; beside them aiconfigurator's own estimate of the same rows
+(``--peer``), the coverage of the 80 % interval and the worst rows. ``--write-residuals`` stores the quantiles of measured /
+predicted that the intervals are made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy.rows import MeasuredRow, h200_rows, offline_rows, serving_rows
+from planner.estimate import estimate
+
+METRICS = ("ttft", "tpot", "output_tok_per_s")
+RESIDUALS = Path(__file__).resolve().parents[2] / "planner" / "serving" / "data" / "residuals.json"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One row's prediction. ``ratio`` predicted / measured and ``inside`` the 80 % interval, by metric."""
+
+    row: MeasuredRow
+    status: str
+    reason: str
+    evidence: str
+    region: str
+    predicted: dict[str, float]
+    ratio: dict[str, float]
+    inside: dict[str, bool]
+
+
+def score(row: MeasuredRow) -> Scored:
+    """Predict one row through the estimate contract."""
+    answer = estimate(row.request)
+    reason = "; ".join(answer["reasons"])
+    if answer["status"] != "ok":
+        return Scored(row, answer["status"], reason, "", "", {}, {}, {})
+    perf = answer["perf"]
+    predicted, ratio, inside = {}, {}, {}
+    for metric, (value, stat) in row.measured.items():
+        if metric == "output_tok_per_s":
+            guess = perf["output_tok_per_s"]
+            low, high = perf["interval80"]["output_tok_per_s"]
+        else:
+            if perf[f"{metric}_ms"] is None:
+                continue
+            guess = perf[f"{metric}_ms"][stat]
+            middle = perf[f"{metric}_ms"]["p50"]
+            low, high = (bound * guess / middle for bound in perf["interval80"][f"{metric}_ms"])
+        predicted[metric] = guess
+        ratio[metric] = guess / value
+        inside[metric] = low <= value <= high
+    return Scored(row, "ok", reason, answer["evidence"], perf["load_region"], predicted, ratio, inside)
+
+
+def score_group(rows: Sequence[MeasuredRow]) -> list[Scored]:
+    """Rows of one deployment, so that step tables are built once."""
+    return [score(row) for row in rows]
+
+
+def score_all(rows: Iterable[MeasuredRow], jobs: int) -> list[Scored]:
+    """Score rows in ``jobs`` processes, grouped by deployment."""
+    groups: dict[str, list[MeasuredRow]] = defaultdict(list)
+    for row in rows:
+        parts = [row.request.get(k) for k in ("engine", "model", "gpu", "precision", "tp", "pp", "ep", "dp")]
+        groups[json.dumps(parts)].append(row)
+    ordered = [groups[key] for key in sorted(groups)]
+    if jobs <= 1:
+        return [scored for group in ordered for scored in score_group(group)]
+    with ProcessPoolExecutor(jobs) as pool:
+        return [scored for group in pool.map(score_group, ordered, chunksize=1) for scored in group]
+
+
+def summary(scored: Sequence[Scored]) -> dict[str, dict[str, float]]:
+    """Median and mean absolute error, median ratio, coverage and number of rows, by metric."""
+    result = {}
+    for metric in METRICS:
+        ratios = [s.ratio[metric] for s in scored if metric in s.ratio]
+        if not ratios:
+            continue
+        errors = [abs(r - 1.0) for r in ratios]
+        result[metric] = {
+            "rows": len(ratios),
+            "median_error": statistics.median(errors),
+            "mean_error": statistics.fmean(errors),
+            "median_ratio": statistics.median(ratios),
+            "coverage80": statistics.fmean(s.inside[metric] for s in scored if metric in s.inside),
+        }
+    return result
+
+
+def _line(label: str, scored: Sequence[Scored]) -> str:
+    cells = [f"{label:44.44s}"]
+    found = summary(scored)
+    for metric in METRICS:
+        if metric in found:
+            m = found[metric]
+            cells.append(
+                f"{m['rows']:5d} {100 * m['median_error']:6.1f} {100 * m['mean_error']:6.1f}"
+                f" {m['median_ratio']:6.3f} {100 * m['coverage80']:4.0f}"
+            )
+        else:
+            cells.append(" " * 31)
+    return " | ".join(cells)
+
+
+def print_tables(scored: Sequence[Scored]) -> None:
+    """One line per group: rows, median and mean |error| in %, median predicted / measured, coverage in %."""
+    ok = [s for s in scored if s.status == "ok"]
+    print(f"{'':44s} | {'TTFT: rows  med%  mean%  ratio cov':31s} | {'TPOT':31s} | output tok/s")
+    groupings: tuple[tuple[str, Callable[[Scored], str]], ...] = (
+        ("all", lambda s: s.row.kind),
+        ("evidence", lambda s: f"{s.row.kind} {s.evidence}"),
+        ("engine", lambda s: f"{s.row.kind} {s.row.request['engine']}"),
+        ("GPU", lambda s: f"{s.row.kind} {s.row.request['engine']} {s.row.request['gpu']}"),
+        ("family", lambda s: f"{s.row.kind} {s.row.request['engine']} {s.row.family}"),
+        ("load region", lambda s: f"{s.row.kind} {s.region}"),
+        (
+            "deployment",
+            lambda s: " ".join(
+                str(s.row.request.get(k, "")) for k in ("engine", "gpu", "model", "precision")
+            ).replace("tensorrt_llm", "trt"),
+        ),
+    )  # fmt: skip
+    for title, key in groupings:
+        print(f"-- by {title}")
+        groups: dict[str, list[Scored]] = defaultdict(list)
+        for s in ok:
+            groups[key(s)].append(s)
+        for name in sorted(groups):
+            print(_line(name, groups[name]))
+    failed: dict[str, int] = defaultdict(int)
+    for s in scored:
+        if s.status != "ok":
+            failed[f"{s.status}: {s.row.request['model']} on {s.row.request['gpu']}: {s.reason[:110]}"] += 1
+    for name, count in sorted(failed.items(), key=lambda item: -item[1]):
+        print(f"{count:5d} not predicted, {name}")
+
+
+def print_worst(scored: Sequence[Scored], count: int = 20) -> None:
+    """The rows with the largest error in any metric, with the load and what the model noted."""
+    ok = [s for s in scored if s.status == "ok" and s.ratio]
+    ok.sort(key=lambda s: -max(abs(math.log(r)) for r in s.ratio.values()))
+    print(f"-- worst {count}")
+    for s in ok[:count]:
+        r = s.row.request
+        shape = "".join(f" {k}{r[k]}" for k in ("tp", "pp", "ep", "dp") if k in r)
+        ratios = " ".join(f"{k} {v:.2f}" for k, v in s.ratio.items())
+        print(f"{r['engine']:12s} {r['gpu']:16s} {r['model'][-28:]:28s} {r.get('precision', '')}{shape}"
+              f" {s.row.load_label}: {ratios} [{s.evidence}] {s.reason[:80]}")  # fmt: skip
+
+
+def write_residuals(scored: Sequence[Scored]) -> None:
+    """Quantiles of measured / predicted by evidence, metric and region, for ``planner.serving.bands``."""
+    groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for s in scored:
+        for metric, ratio in s.ratio.items():
+            groups[(s.evidence, metric, s.region)].append(1.0 / ratio)
+            groups[(s.evidence, metric, "any")].append(1.0 / ratio)
+    entries = [
+        {
+            "evidence": evidence,
+            "metric": metric,
+            "region": region,
+            "rows": len(values),
+            "q10": round(_quantile(values, 0.1), 4),
+            "q50": round(_quantile(values, 0.5), 4),
+            "q90": round(_quantile(values, 0.9), 4),
+        }
+        for (evidence, metric, region), values in sorted(groups.items())
+    ]
+    known = {(e["evidence"], e["metric"]) for e in entries if e["region"] == "any"}
+    for evidence in ("silicon", "extrapolated", "roofline"):
+        for metric in METRICS:
+            if (evidence, metric) not in known:
+                raise SystemExit(f"no rows of {evidence} evidence for {metric}: residuals not written")
+    text = {
+        "source": "python -m benchmarks accuracy latency --write-residuals; rows: benchmarks/data/measured",
+        "entries": entries,
+    }
+    RESIDUALS.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {len(entries)} entries to {RESIDUALS}")
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
+
+def run(argv: list[str]) -> dict[str, Any]:
+    """Score the rows and print the tables; returns the summary by kind of row."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy latency")
+    parser.add_argument("--limit", type=int, default=0, help="at most so many rows of each kind, evenly picked")
+    parser.add_argument("--kind", choices=("serving", "offline", "h200"), help="only this kind of row")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
+    parser.add_argument("--write-residuals", action="store_true")
+    parser.add_argument("--dump", type=Path, help="write each row's prediction as JSON lines")
+    options = parser.parse_args(argv)
+    rows: list[MeasuredRow] = []
+    for name, load in (("serving", serving_rows), ("offline", offline_rows), ("h200", h200_rows)):
+        if options.kind in (None, name):
+            found = load()
+            every = max(1, len(found) // options.limit) if options.limit else 1
+            rows.extend(found[::every])
+    scored = score_all(rows, options.jobs)
+    print_tables(scored)
+    print_worst(scored)
+    if options.dump:
+        with options.dump.open("w", encoding="utf-8") as out:
+            for s in scored:
+                out.write(json.dumps({"request": s.row.request, "status": s.status, "measured": s.row.measured,
+                                      "predicted": s.predicted, "ratio": s.ratio, "evidence": s.evidence,
+                                      "region": s.region, "source": s.row.source, "kind": s.row.kind}) + "\n")  # fmt: skip
+    if options.write_residuals:
+        write_residuals(scored)
+    kinds = sorted({s.row.kind for s in scored})
+    result: dict[str, Any] = {kind: summary([s for s in scored if s.row.kind == kind]) for kind in kinds}
+    if options.peer:
+        from benchmarks.accuracy.peer import compare
+
+        result["aiconfigurator"] = compare([s for s in scored if s.status == "ok"])
+    return result

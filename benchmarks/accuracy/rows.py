@@ -1,0 +1,203 @@
+"""The measured rows that the accuracy benchmarks score, as requests of the estimate contract beside what was measured."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
+LEFT_OUT = re.compile(
+    r"wip|parallelism_mapping_suspect|isl_not|load_pattern|disagg|isl_osl_not|guardrail|tp_across"
+    r"|request_rate_above_capacity"
+)
+MODEL_WORDS = {"mistralai/Mistral-7B (exact revision not stated)": "mistralai/Mistral-7B-Instruct-v0.3"}
+"""Published names that the catalogue cannot know; the shape is the same."""
+OFFLINE_SOURCES = ("v0.14.0", "v0.20", "v1.0", "post-1.0")
+TTFT_STATS = (("ttft_ms_p50", "p50"), ("ttft_ms", "p50"), ("ttft_ms_mean", "mean"))
+TPOT_STATS = (("tpot_ms_p50", "p50"), ("tpot_ms", "p50"), ("tpot_ms_mean", "mean"))
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """One measurement. ``measured`` maps ttft, tpot (ms) and output_tok_per_s to (value, statistic)."""
+
+    row_id: str
+    source: str
+    family: str
+    kind: str  # serving, offline, h200
+    request: dict[str, Any]
+    measured: dict[str, tuple[float, str]]
+    notes: str = ""
+    load_label: str = field(default="", compare=False)
+
+
+def number(text: str) -> float | None:
+    """A finite number, or None for a blank."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def family(model: str) -> str:
+    """A short name for the family of ``model``."""
+    low = model.lower()
+    for key in ("llama-4", "llama-2", "llama", "qwen3-30b", "qwen3-235b", "qwen", "mixtral", "mistral", "deepseek", "kimi",
+                "gpt-oss", "minimax", "gemma", "glm"):  # fmt: skip
+        if key in low:
+            return {"qwen3-30b": "qwen-moe", "qwen3-235b": "qwen-moe"}.get(key, key)
+    return "other"
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with gzip.open(DATA / name, "rt", encoding="utf-8", newline="") as source:
+        return list(csv.DictReader(source))
+
+
+def _whole(row: dict[str, str], key: str) -> int | None:
+    value = number(row[key])
+    return None if value is None else int(value)
+
+
+def serving_rows() -> list[MeasuredRow]:
+    """Aggregated serving under a closed or open load: the comparable rows."""
+    rows = []
+    for row in _read("serving_results.csv.gz"):
+        if row["engine"] not in ("vllm", "tensorrt_llm") or row["serving_mode"] != "agg" or row["spec_decode"]:
+            continue
+        if LEFT_OUT.search(row["quality"]):
+            continue
+        load = _load(row)
+        if load is None or number(row["isl"]) is None or number(row["osl"]) is None:
+            continue
+        measured = {}
+        queueing = "latency_dominated" in row["quality"]
+        for metric, stats in (("ttft", TTFT_STATS), ("tpot", TPOT_STATS)):
+            if queueing and metric == "ttft":
+                continue
+            for column, stat in stats:
+                value = number(row[column])
+                if value:
+                    measured[metric] = (value, stat)
+                    break
+        rate = number(row["output_tok_per_s"])
+        if rate:
+            measured["output_tok_per_s"] = (rate, "mean")
+        if not measured:
+            continue
+        rows.append(
+            MeasuredRow(
+                row_id=row["row_id"],
+                source=row["source_id"],
+                family=family(row["model"]),
+                kind="serving",
+                request=_request(row, load),
+                measured=measured,
+                notes=row["notes"],
+                load_label=f"{row['isl']}/{row['osl']} {row['load_type']} {row['concurrency'] or row['request_rate']}",
+            )
+        )
+    return rows
+
+
+def _load(row: dict[str, str]) -> dict[str, Any] | None:
+    prompts = _whole(row, "num_prompts")
+    concurrency = _whole(row, "concurrency")
+    rate = number(row["request_rate"])
+    if row["load_type"] == "concurrency" and concurrency:
+        return {"kind": "closed", "concurrency": concurrency, **({"requests": prompts} if prompts else {})}
+    if row["load_type"] == "request_rate" and rate:
+        return {"kind": "open", "rate_per_s": rate, **({"requests": prompts} if prompts else {})}
+    if row["load_type"] == "all_at_once" and prompts:
+        return {"kind": "offline", "requests": prompts}
+    return None
+
+
+def _request(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "id": row["row_id"],
+        "model": MODEL_WORDS.get(row["model"], row["model"]),
+        "gpu": row["gpu"],
+        "engine": row["engine"],
+        "load": load,
+        "input_tokens": _tokens(row, "isl"),
+        "output_tokens": _tokens(row, "osl"),
+    }
+    if row["precision"]:
+        request["precision"] = "int4" if row["precision"] == "w4" else row["precision"]
+    if row["kv_cache_dtype"] in ("fp8", "fp16", "bf16"):
+        request["kv_cache_dtype"] = row["kv_cache_dtype"]
+    version = re.match(r"^v?\d+\.\d+(\.\d+)?(rc\d+)?", row["engine_version"])
+    if version and "version_is_dynamo_image" not in row["quality"]:
+        request["engine_version"] = version.group(0)
+    for key in ("tp", "pp", "ep", "dp"):
+        value = _whole(row, key)
+        if value:
+            request[key] = value
+    return request
+
+
+def _tokens(row: dict[str, str], key: str) -> Any:
+    nominal = number(row[key]) or 1.0
+    if "isl_randomised_0.8-1.0" in row["quality"]:
+        return {"low": max(1, round(0.8 * nominal)), "high": round(nominal)}
+    return max(1, round(nominal))
+
+
+def offline_rows() -> list[MeasuredRow]:
+    """Throughput with everything queued, from TensorRT-LLM's own performance pages."""
+    rows = []
+    for row in _read("offline_results.csv.gz"):
+        page = row["source_id"].partition(":")[2]
+        rate = number(row["output_tok_per_s"])
+        if not row["source_id"].startswith("trtllm_perf_overview") or page not in OFFLINE_SOURCES or not rate:
+            continue
+        requests = _whole(row, "num_prompts") or (1000 if (number(row["isl"]) or 0) >= 5000 else 3000)
+        rows.append(
+            MeasuredRow(
+                row_id=row["row_id"],
+                source=row["source_id"],
+                family=family(row["model"]),
+                kind="offline",
+                request=_request(row, {"kind": "offline", "requests": min(requests, 4000)}),
+                measured={"output_tok_per_s": (rate, "mean")},
+                notes=row["notes"],
+                load_label=f"{row['isl']}/{row['osl']} offline",
+            )
+        )
+    return rows
+
+
+def h200_rows() -> list[MeasuredRow]:
+    """Our own runs of vLLM 0.24.0 on one H200."""
+    rows = []
+    for row in _read("h200_vllm024.csv.gz"):
+        request = {
+            "id": row["run"],
+            "model": f"Qwen/{row['model']}",
+            "gpu": "H200-SXM-141GB",
+            "engine": "vllm",
+            "engine_version": "0.24.0",
+            "precision": row["precision"],
+            "load": {"kind": "closed", "concurrency": int(row["concurrency"]), "requests": int(row["num_prompts"])},
+            "input_tokens": int(row["isl"]),
+            "output_tokens": int(row["osl"]),
+        }
+        measured = {
+            "ttft": (float(row["mean_ttft_ms"]), "mean"),
+            "tpot": (float(row["mean_tpot_ms"]), "mean"),
+            "output_tok_per_s": (float(row["output_tok_s"]), "mean"),
+        }
+        rows.append(
+            MeasuredRow(
+                row["run"], "h200_vllm024", "qwen", "h200", request, measured,
+                load_label=f"{row['isl']}/{row['osl']} c{row['concurrency']}",
+            )
+        )  # fmt: skip
+    return rows

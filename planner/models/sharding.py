@@ -132,16 +132,13 @@ def rank_linears(spec: ModelSpec, parallel: Parallelism, *, stage: int = 0) -> l
 def weights_bytes(spec: ModelSpec, parallel: Parallelism, *, stage: int | None = None) -> float:
     """Bytes of weights on one GPU: of pipeline stage ``stage``, or of the fullest stage when it is None.
 
-    Beside the matrices of ``rank_linears`` this counts the image tower (first stage, divided by TP), and for latent
-    attention the 16-bit copies of the K and V up-projections that decoding uses. Rotary tables: ``rope_cache_bytes``.
+    The image tower counts on the first stage, divided by TP. What an engine derives from the weights (kernel padding,
+    absorbed projections, rotary tables: ``rope_cache_bytes``) is not in it; ``planner.memory`` adds it by version.
     """
     stages = range(parallel.pp) if stage is None else (stage,)
     largest = 0.0
     for current in stages:
         total = sum(linear.bytes for linear in rank_linears(spec, parallel, stage=current))
-        for index, layers in stage_groups(spec, parallel.pp, current).items():
-            absorbed = [linear for linear in spec.groups[index].linears if linear.role == "mla_kv_b"]
-            total += layers * sum(linear.n * linear.k for linear in absorbed) * 2 / parallel.tp
         if current == 0 and spec.vision is not None:
             total += spec.vision.params * DTYPE_BITS[spec.dtype] / 8 / parallel.tp
         largest = max(largest, total)
@@ -239,8 +236,6 @@ def _on_rank(
         n = math.ceil(padded / tp)
     elif linear.shard is Shard.EXPERT:
         n, k, copies = _expert_share(linear, parallel)
-        if linear_precision(spec, linear) == "mxfp4":
-            n, k = _pad_mxfp4(linear.role, n, k)
     return RankLinear(
         linear.role,
         n,
@@ -261,18 +256,3 @@ def _expert_share(linear: Linear, parallel: Parallelism) -> tuple[int, int, int]
     if linear.role == "expert_down":
         return linear.n, math.ceil(linear.k / inner), copies
     return math.ceil(linear.n / inner), linear.k, copies
-
-
-def _pad_mxfp4(role: str, n: int, k: int) -> tuple[int, int]:
-    """Experts in MXFP4 are padded for the kernels: intermediate per rank to 128, hidden to 256.
-
-    Checked against logged weights of gpt-oss (hidden 2880): 13.64 GiB for 20B on one H100, 17.22 GiB for 120B on four
-    A100.
-    """
-
-    def up(size: int, multiple: int) -> int:
-        return math.ceil(size / multiple) * multiple
-
-    if role == "expert_down":
-        return up(n, 256), up(k, 128)
-    return up(n, 256), up(k, 256)

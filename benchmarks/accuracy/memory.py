@@ -68,9 +68,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {"benchmark": "accuracy memory", "targets": TARGETS}
     print("vLLM, settings fully stated (version, model, GPU, utilisation, parallel sizes)")
     result["vllm"] = _table(full)
-    print(
-        "\nvLLM, version or utilisation not stated: the defaults stand in; shown, not in the figures above"
-    )
+    print("\nvLLM, version or utilisation not stated: the defaults stand in; shown, not in the figures above")
     result["vllm_partly_stated"] = _table(rest)
     print("\nKV tokens from the engine's own GiB (two decimals, so a range)")
     result["tokens"] = _tokens(vllm)
@@ -86,7 +84,14 @@ def _score(cases: list[Case]) -> tuple[list[Scored], list[LeftOut]]:
     for case in cases:
         try:
             resolved = resolve(case.settings, case.model, case.gpu)
-            scored.append(Scored(case, ledger(case.model, case.gpu, resolved, total_gib=case.total_gib)))
+            predicted = ledger(
+                case.model,
+                case.gpu,
+                resolved,
+                total_gib=case.total_gib,
+                used_by_others_gib=case.used_by_others_gib,
+            )
+            scored.append(Scored(case, predicted))
         except PlannerError as error:
             failed.append(LeftOut(case.row, str(error)))
     return scored, failed

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from planner.catalog import get_gpu, get_model
 from planner.catalog.types import GpuSpec
@@ -62,6 +65,7 @@ class Case:
     max_concurrency: float | None
     free_before_kv_gib: float | None
     note: str
+    used_by_others_gib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,8 @@ def _log_case(row: dict[str, str]) -> Case:
     if row["quantization"] not in PRECISIONS:
         raise _CannotScoreError(f"quantisation '{row['quantization']}' is not in the planner's words")
     kv_dtype = {"float16": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nvfp4": "fp4", "": "auto"}
+    if not row["tp"]:
+        raise _CannotScoreError("parallel sizes not stated")
     settings = EngineSettings(
         engine,
         version=version,
@@ -162,6 +168,9 @@ def _log_case(row: dict[str, str]) -> Case:
         speculative_tokens=3 if row["spec_decode"] == "mtp3" else 0,
     )
     total = _number(row["total_gpu_memory_gib"])
+    stated = dict(_stated_in_source().get(row["row_id"], {}))
+    others = stated.pop("used_by_others_gib", 0.0)
+    settings = replace(settings, **stated)
     return Case(
         row["row_id"],
         model_named(row["model"]),
@@ -176,7 +185,18 @@ def _log_case(row: dict[str, str]) -> Case:
         _number(row["max_concurrency"]),
         _number(row["free_before_kv_gib"]),
         "; ".join(filter(None, (row["quality"], row["notes"]))),
+        others,
     )
+
+
+@cache
+def _stated_in_source() -> dict[str, dict[str, Any]]:
+    """Settings that a row's source states beyond the columns of the table, by row."""
+    kinds: dict[str, Callable[[str], Any]] = {"sampler": str, "trt_backend": str, "max_num_batched_tokens": int}
+    result: dict[str, dict[str, Any]] = {}
+    for row in _read("kvmem/stated_in_source.csv"):
+        result.setdefault(row["row_id"], {})[row["field"]] = kinds.get(row["field"], float)(row["value"])
+    return result
 
 
 def _gpu(name: str) -> GpuSpec:

@@ -52,6 +52,7 @@ class EngineSettings:
     mm_items_per_prompt: int = 0
     capacity_policy: str | None = None  # TensorRT-LLM: GUARANTEED_NO_EVICT | MAX_UTILIZATION
     trt_backend: str = "pytorch"  # TensorRT-LLM: pytorch | tensorrt (engine build)
+    sampler: str = "auto"  # vLLM: auto | flashinfer | native; which kernels sample, as far as memory is concerned
 
     @property
     def gpus(self) -> int:
@@ -96,6 +97,7 @@ class ResolvedSettings:
     mm_items_per_prompt: int
     capacity_policy: str  # vLLM: PREEMPT_RECOMPUTE; TensorRT-LLM: GUARANTEED_NO_EVICT | MAX_UTILIZATION
     trt_backend: str
+    sampler: str = "native"  # vLLM: flashinfer | native
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

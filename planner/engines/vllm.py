@@ -140,6 +140,11 @@ def resolve(
     if prefix is None:
         prefix = chunked and (not mt.is_recurrent(model) or at_least(version, "0.20.2"))
 
+    sampler = settings.sampler
+    if sampler == "auto":
+        # The published images of these versions carry FlashInfer and use it; later ones do so on request only.
+        sampler = "flashinfer" if at_least(version, "0.9.0") and not at_least(version, "0.11.1") else "native"
+        origin["sampler"] = f"published image of {version}"
     asynchronous = generate and not gt.is_cpu(gpu) and at_least(version, "0.14.0")
     origin["async_scheduling"] = f"{default}: {'on' if asynchronous else 'off'}"
     precision, weight_only = run_precision(settings, model, gpu)
@@ -164,6 +169,7 @@ def resolve(
         async_scheduling=asynchronous,
         cuda_graph_sizes=sizes,
         capacity_policy="PREEMPT_RECOMPUTE",
+        sampler=sampler,
         origin=origin,
         **carried_over(settings),
     )

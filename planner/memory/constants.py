@@ -25,11 +25,13 @@ class SamplerCost:
 
 SAMPLER_V1 = (
     SamplerCost("0.0.0", 9.46, 0.02, "C kv007, kv070, kv073: torch sort of the logits, V0 engine"),
-    SamplerCost("0.9.0", 1.50, 0.08, "C kv041, kv045: FlashInfer sampling in the published image, nothing sorted"),
-    SamplerCost("0.11.1", 9.46, 0.08, "B, four models: torch sort again"),
+    SamplerCost("0.9.0", 9.46, 0.08, "B, four models at 1024 rows; C kv042 at 256: torch sort, V1 engine"),
     SamplerCost("0.17.0", 3.58, 0.08, "A, fourteen dense models, worst 0.05 GiB off; PR 33538 (Triton top-k/top-p)"),
 )
 """Sampler of the V0 and V1 model runners."""
+
+SAMPLER_FLASHINFER = SamplerCost("0.9.0", 1.50, 0.08, "C kv041, kv045, whose logs name FlashInfer: nothing sorted")
+"""FlashInfer's sampling kernels: 16-bit logits and their fp32 copy."""
 
 SAMPLER_V2 = SamplerCost("0.22.1", 1.92, 0.08, "C kv028 (0.26.0, H100), D: both 1.26 at 1024 rows x 151,936")
 """Sampler of the V2 model runner."""
@@ -53,11 +55,6 @@ DeepSeek-V2-Lite and Kimi-VL at TP1 and TP2."""
 GRAPH_MIB_PER_GRAPH_LAYER = 0.272
 """Memory of a captured CUDA graph per layer. D 1.00 GiB for 102 graphs x 36 layers; C kv041 0.50 GiB for 67 x 28."""
 
-ENGINE_SINGLE_GPU = "single"
-ENGINE_PCIE = "pcie"
-ENGINE_NVLINK = "nvlink"
-ENGINE_NVSWITCH = "nvswitch"
-
 
 @dataclass(frozen=True, slots=True)
 class NonTorch:
@@ -77,7 +74,7 @@ class NonTorch:
 
 NON_TORCH = (
     NonTorch("0.0.0", 0.03, 0.35, 0.5, 0.5, 0.0, "C kv007 0.03, kv070 0.01, kv072 0.10, M29 0.39 at TP2 over PCIe"),
-    NonTorch("0.9.0", 0.13, 0.50, 0.54, 0.54, 0.0, "B: 0.13 at TP1, 0.54 at TP2 on H100"),
+    NonTorch("0.9.0", 0.13, 0.40, 0.40, 0.54, 0.0, "B: 0.13 at TP1, 0.54 at TP2 on H100; C kv045 0.40 on A100"),
     NonTorch("0.17.0", 0.25, 0.50, 0.60, 2.07, 0.07, "A: 0.25 at TP1, 2.07 at TP2, 2.13 to 2.21 at TP4; D 0.25"),
     NonTorch("0.28.0", 0.25, 0.50, 0.60, 0.60, 0.0, "no jump at TP2 on GH200, 0.28.0; others not measured"),
 )

@@ -1,9 +1,9 @@
 """How an engine cuts its KV pool into blocks: layer groups, pages, padding, blocks per request.
 
 vLLM (``v1/core/kv_cache_utils.py``, ``v1/kv_cache_interface.py``): every block of the pool serves one *group* of
-layers. Layers of one kind are split into groups of equal size, kinds whose page is smaller get a larger block, recurrent
-layers are padded to the attention page. TensorRT-LLM (``_torch/pyexecutor/resource_manager.py``): one pool, every attention
-layer counted as full, bytes per token times tokens.
+layers. Layers of one kind are split into groups of equal size, kinds whose page is smaller get a larger block,
+recurrent layers are padded to the attention page. TensorRT-LLM (``_torch/pyexecutor/resource_manager.py``): one pool,
+every attention layer counted as full, bytes per token times tokens.
 """
 
 from __future__ import annotations

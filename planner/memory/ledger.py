@@ -120,7 +120,7 @@ def _vllm_rank(
     model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, stage: int, budget: float, others: float
 ) -> _Rank:
     del others  # counts against the start-up check only, not against the pool
-    weights = loaded_weights_gib(model, resolved, stage=stage)
+    weights = loaded_weights_gib(model, gpu, resolved, stage=stage)
     activation = vllm_terms.activation_gib(model, resolved, stage=stage)
     non_torch = vllm_terms.non_torch_gib(gpu, resolved)
     graph = vllm_terms.graph_gib(model, resolved, stage=stage)
@@ -135,7 +135,7 @@ def _vllm_rank(
 def _trtllm_rank(
     model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, stage: int, total: float, others: float
 ) -> _Rank:
-    weights = loaded_weights_gib(model, resolved, stage=stage)
+    weights = loaded_weights_gib(model, gpu, resolved, stage=stage)
     activation = trtllm_terms.activation_gib(model, resolved)
     non_torch = trtllm_terms.outside_torch_gib(gpu, resolved)
     graph = trtllm_terms.graph_gib(model, resolved, stage=stage)

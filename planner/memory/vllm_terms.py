@@ -28,6 +28,8 @@ def sampler_cost(model: ModelSpec, resolved: ResolvedSettings) -> c.SamplerCost:
     """Constants of the sampler that this version runs for this model."""
     if uses_v2_runner(resolved.version, model):
         return c.SAMPLER_V2
+    if resolved.sampler == "flashinfer":
+        return c.SAMPLER_FLASHINFER
     return [cost for cost in c.SAMPLER_V1 if at_least(resolved.version, cost.since)][-1]
 
 

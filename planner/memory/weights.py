@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from planner.engines.types import ResolvedSettings
-from planner.models.sharding import RankLinear, rank_linears, stage_groups, weights_bytes
-from planner.models.spec import Attention, Mla, ModelSpec
+from planner.catalog.types import GpuSpec
+from planner.engines import gpu_traits as gt
+from planner.engines.types import EngineName, ResolvedSettings
+from planner.engines.versions import at_least
+from planner.models.sharding import RankLinear, rank_linears, rope_cache_bytes, stage_groups, weights_bytes
+from planner.models.spec import Mla, ModelSpec
 from planner.units import GIB, MIB
 
 _LARGE_TENSOR = 10 * MIB
@@ -22,14 +25,17 @@ _STACKED = ("expert_gate_up", "expert_down")
 _DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-def loaded_weights_gib(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> float:
+def loaded_weights_gib(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, *, stage: int) -> float:
     """Memory that "model loading" takes on one GPU of pipeline stage ``stage``, in GiB.
 
     ``model`` as loaded (``planner.engines.as_loaded``). Multi-token-prediction layers count when speculation is on.
     """
+    linears = rank_linears(model, resolved, stage=stage)
     total = weights_bytes(model, resolved, stage=stage)
-    total += allocator_waste_bytes(rank_linears(model, resolved, stage=stage))
-    total += rotary_bytes(model, resolved, stage=stage)
+    total += allocator_waste_bytes(linears)
+    total += mxfp4_padding_bytes(model, linears, gpu, resolved)
+    total += absorbed_mla_bytes(model, resolved, stage=stage)
+    total += rope_cache_bytes(model)
     if resolved.speculative_tokens and stage == resolved.pp - 1:
         total += _mtp_bytes(model, resolved)
     return total / GIB
@@ -54,26 +60,56 @@ def _waste(size: float) -> float:
     return float(remainder) if remainder <= _UNSPLIT else 0.0
 
 
-def rotary_bytes(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> float:
-    """Bytes of the cos/sin tables, one for each distinct (kind of attention, rotary width), shared by the layers."""
-    widths = set()
-    partial = _partial_rotary_factor(model)
-    for index in stage_groups(model, resolved.pp, stage):
+def mxfp4_padding_bytes(model: ModelSpec, linears: list[RankLinear], gpu: GpuSpec, resolved: ResolvedSettings) -> float:
+    """Difference in bytes between mxfp4 experts as the kernels of this GPU pad them and as ``linears`` states them.
+
+    vLLM: Marlin (below Hopper, and consumer Blackwell) pads the inner width to 128 and the hidden size to 256; Hopper's
+    Triton layout pads the contraction to 256 (4-bit values only) and, since 0.17, the outputs to 128; data-centre
+    Blackwell pads both to 256. TensorRT-LLM pads both to 128. gpt-oss-120b: 64.38 GiB on an H100, 17.22 on each of four
+    A100, 63.32 in TensorRT-LLM.
+    """
+    inner_tp = max(1, resolved.tp * resolved.dp // resolved.ep)
+    total = 0.0
+    for linear in linears:
+        ffn = model.groups[linear.group].ffn if linear.group >= 0 else None
+        if linear.precision != "mxfp4" or linear.role not in _STACKED or ffn is None:
+            continue
+        inner = math.ceil(ffn.expert_intermediate / inner_tp)
+        gated = (2 if ffn.gated else 1) if linear.role == "expert_gate_up" else 1
+        n, k = (inner, model.hidden) if linear.role == "expert_gate_up" else (model.hidden, inner)
+        bits = _mxfp4_bits(n, k, linear, gpu, resolved) * gated
+        total += (bits - linear.n * linear.k * linear.bits) / 8 * linear.copies * linear.layers
+    return total
+
+
+def _mxfp4_bits(n: int, k: int, linear: RankLinear, gpu: GpuSpec, resolved: ResolvedSettings) -> float:
+    """Bits of one n x k expert matrix as padded; scales are one byte for 32 values."""
+    capability = gt.effective_capability(gpu)
+    scale_bits = n * k * (linear.bits - 4.0)
+    if resolved.engine is not EngineName.VLLM:
+        return _up(n, 128) * _up(k, 128) * linear.bits
+    if 9.0 <= capability < 10.0:
+        rows = _up(n, 128) if at_least(resolved.version, "0.17.0") else n
+        return rows * _up(k, 256) * 4.0 + scale_bits
+    if 10.0 <= capability < 12.0:
+        return _up(n, 256) * _up(k, 256) * linear.bits
+    units = (128, 256) if linear.role == "expert_gate_up" else (256, 128)
+    return _up(n, units[0]) * _up(k, units[1]) * linear.bits
+
+
+def _up(value: float, unit: int) -> float:
+    return math.ceil(value / unit) * unit
+
+
+def absorbed_mla_bytes(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> float:
+    """Bytes of the 16-bit copies of the latent's up-projection that both engines keep for decoding, on one rank."""
+    total = 0.0
+    for index, layers in stage_groups(model, resolved.pp, stage).items():
         mixer = model.groups[index].mixer
         if isinstance(mixer, Mla):
-            widths.add(("full", mixer.qk_rope_head_dim))
-        elif isinstance(mixer, Attention) and mixer.kind in ("full", "sliding", "chunked"):
-            widths.add((mixer.kind if mixer.kind == "sliding" else "full", int(mixer.head_dim * partial)))
-    return sum(model.max_position * width * _DTYPE_BYTES[model.dtype] for _, width in widths)
-
-
-def _partial_rotary_factor(model: ModelSpec) -> float:
-    language = model.config.get("text_config", model.config)
-    for source in (language, language.get("rope_parameters") or {}):
-        factor = source.get("partial_rotary_factor")
-        if isinstance(factor, int | float) and 0 < factor <= 1:
-            return float(factor)
-    return 1.0
+            per_head = mixer.kv_lora_rank * (mixer.qk_nope_head_dim + mixer.v_head_dim) * 2
+            total += layers * mixer.heads / resolved.tp * per_head
+    return total
 
 
 def _mtp_bytes(model: ModelSpec, resolved: ResolvedSettings) -> float:

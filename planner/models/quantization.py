@@ -109,6 +109,8 @@ def _fp8(section: Fields) -> Scheme:
 
 def _fp8_base(section: Fields) -> Quantization:
     ignored = tuple(section.texts("modules_to_not_convert") or section.texts("ignored_layers"))
+    if "lm_head" not in ignored:
+        ignored += ("lm_head",)  # vLLM's fp8 method covers linear layers and experts, not the head
     blocks = section.ints("weight_block_size", low=1, high=10**6)
     static = section.text("activation_scheme", default="dynamic")
     if static not in ("dynamic", "static"):

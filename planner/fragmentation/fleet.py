@@ -1,0 +1,75 @@
+"""Stranded GPUs: free GPUs that the mix of workloads cannot take.
+
+The measure is the expectation of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent" (USENIX ATC 2023): F(n) = sum over shapes m of p(m) x F(n, m), where F(n, m) is every
+free GPU of n when m cannot run there, else what m could not be allotted. Here n is an NVLink domain of a node, because
+a replica does not cross it, and GPUs are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from planner.placement.fleet import bins_of
+from planner.plan_types import Placement, PlanNode, StrandedReport
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadShape:
+    """What the replicas of one workload ask for: GPUs of one replica by GPU type, and how many replicas there are."""
+
+    workload: str
+    gpus_by_type: dict[str, int]
+    replicas: float
+    site: str = ""
+    tenant: str = ""
+
+
+def stranded(
+    nodes: Sequence[PlanNode], placements: Iterable[Placement], shapes: Sequence[WorkloadShape]
+) -> StrandedReport:
+    """Free and expected stranded GPUs of active ``nodes`` once ``placements`` stand.
+
+    ``free_by_shape``: free GPUs by the largest shape of the mix that their domain can still take ("0": none).
+    """
+    used: dict[str, set[int]] = {}
+    for placement in placements:
+        used.setdefault(placement.node, set()).update(placement.gpu_indexes)
+    total = sum(shape.replicas for shape in shapes)
+    by_node: dict[str, float] = {}
+    by_shape: dict[str, int] = {}
+    free_gpus, largest = 0, 0
+    for index, node in enumerate(nodes):
+        if node.state != "active":
+            continue
+        expected = 0.0
+        for item in bins_of(node, index):
+            free = len(set(item.free) - used.get(node.name, set()))
+            if not free:
+                continue
+            free_gpus += free
+            largest = max(largest, free)
+            sizes = [_size(shape, node) for shape in shapes]
+            fitting = [size for size in sizes if size is not None and size <= free]
+            label = str(max(fitting, default=0))
+            by_shape[label] = by_shape.get(label, 0) + free
+            for shape, size in zip(shapes, sizes, strict=True):
+                if size is None or size > free:
+                    expected += free * shape.replicas / total
+        if expected:
+            by_node[node.name] = round(expected, 6)
+    return StrandedReport(
+        free_gpus=free_gpus,
+        stranded_gpus=round(sum(by_node.values()), 6),
+        by_node=by_node,
+        largest_free_block=largest,
+        free_by_shape=dict(sorted(by_shape.items(), key=lambda pair: int(pair[0]))),
+    )
+
+
+def _size(shape: WorkloadShape, node: PlanNode) -> int | None:
+    """GPUs that a replica takes in one domain of ``node``; None when it may not run there at all."""
+    if shape.site not in ("", node.site) or node.tenant not in ("", shape.tenant):
+        return None
+    return shape.gpus_by_type.get(node.gpu)

@@ -1,0 +1,343 @@
+"""Every way to serve a workload on the GPUs at hand: engines x precisions x parallel shapes, tuned and sized.
+
+What cannot be is kept too, as a state with its reason: ``unsupported`` (the engine refuses), ``infeasible`` (memory or
+SLO), ``no_data`` (nothing to predict from). A missing figure is never a zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from decimal import Decimal
+
+from planner.catalog import get_gpu, get_model
+from planner.catalog.types import GpuSpec
+from planner.economics.cost import ServedLoad, throughput_factors, workload_cost
+from planner.economics.energy import energy_usd_per_hour, power_w
+from planner.economics.operations import operations_use
+from planner.economics.types import CostBreakdown, GpuHourPrice
+from planner.engines import EngineName, EngineSettings, resolve, support
+from planner.errors import PlannerError, UnsupportedError
+from planner.memory import ledger
+from planner.models.spec import ModelSpec
+from planner.placement.fleet import fits_shape
+from planner.placement.problem import replicas_needed
+from planner.placement.shapes import base_settings, parallel_shapes, variants
+from planner.placement.sizing import Instance, Size, at_planned_load, lightest, size
+from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
+from planner.serving.types import Lengths, Performance, SloTarget
+from planner.steptime import build
+from planner.units import HOURS_PER_MONTH
+
+TUNING_GAIN = 1.02  # a knob is turned only for a gain of 2 % or more: defaults are what people run
+MAX_REPLICAS = 5000
+
+
+def gpu_pools(request: PlanRequest) -> dict[str, tuple[PlanNode, ...]]:
+    """Nodes by GPU (catalogue name) that the request may place on, what it may buy included; order is stable."""
+    found: dict[str, list[PlanNode]] = {}
+    nodes: Iterable[PlanNode] = (*request.nodes, *(option.node for option in request.purchase_options))
+    for node in nodes:
+        found.setdefault(node.gpu, []).append(node)
+    return {gpu: tuple(members) for gpu, members in found.items()}
+
+
+def candidates(
+    workload: PlanWorkload,
+    request: PlanRequest,
+    *,
+    pools: dict[str, tuple[PlanNode, ...]] | None = None,
+    on_gpu: Callable[[str], None] | None = None,
+) -> tuple[Candidate, ...]:
+    """All candidates of ``workload``. ``on_gpu`` is called with the GPU's name before each GPU is sized.
+
+    Raises UnknownModelError or UnknownGpuError for names that are not in the catalogue.
+    """
+    model = get_model(workload.model)
+    found: list[Candidate] = []
+    for gpu_name, nodes in (gpu_pools(request) if pools is None else pools).items():
+        if on_gpu is not None:
+            on_gpu(gpu_name)
+        gpu = get_gpu(gpu_name)
+        usable = tuple(node for node in nodes if workload.site in ("", node.site))
+        for engine in EngineName:
+            if engine.value not in workload.allowed_engines:
+                continue
+            for precision in workload.allowed_precisions:
+                found += _of_precision(_Context(workload, request, model, gpu, usable or nodes), engine, precision)
+    return tuple(found)
+
+
+class _Context:
+    """What stays the same over the candidates of one workload on one GPU."""
+
+    def __init__(
+        self,
+        workload: PlanWorkload,
+        request: PlanRequest,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        nodes: tuple[PlanNode, ...],
+    ) -> None:
+        self.workload = workload
+        self.request = request
+        self.model = model
+        self.gpu = gpu
+        self.nodes = nodes
+        self.price: GpuHourPrice = min((node.price for node in nodes), key=lambda p: p.usd_per_gpu_hour)
+        self.generates = model.task == "generate"
+        # an encoder answers in one pass: the simulator is asked for the single step that the prompt takes
+        self.outputs = workload.output_tokens if self.generates else Lengths("fixed", value=1)
+        self.expected_len = longest(workload.input_tokens) + longest(self.outputs)
+
+
+def _of_precision(context: _Context, engine: EngineName, precision: str) -> list[Candidate]:
+    found: list[Candidate] = []
+    refused: set[tuple[str, ...]] = set()
+    for shape in parallel_shapes(context.model, context.nodes):
+        settings = base_settings(context.workload, engine, precision, shape)
+        if not any(fits_shape(node, settings.gpus, _domain(settings)) for node in context.nodes):
+            continue
+        spans_nodes = all(settings.gpus > node.gpus for node in context.nodes)
+        if spans_nodes and any(candidate.status == "ok" for candidate in found):
+            continue  # an instance over several nodes is for what one node cannot hold
+        candidate = _candidate(context, settings)
+        if candidate.status == "unsupported":
+            if candidate.reasons in refused:
+                continue
+            refused.add(candidate.reasons)
+        found.append(candidate)
+    return _without_repeats(found)
+
+
+def _without_repeats(found: list[Candidate]) -> list[Candidate]:
+    """Of several shapes that are infeasible for memory only the largest is kept: it says most."""
+    short = [c for c in found if c.status == "infeasible" and c.memory is not None and not c.memory.fits]
+    largest = max(short, key=lambda c: c.gpus_per_replica, default=None)
+    return [c for c in found if c not in short or c is largest]
+
+
+def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
+    workload = context.workload
+    blank = Candidate(
+        id=candidate_id(workload.name, context.gpu.name, settings),
+        workload=workload.name,
+        gpu=context.gpu.name,
+        settings=None,
+        status="unsupported",
+        gpus_per_replica=settings.gpus,
+        max_nvlink_domain_needed=_domain(settings),
+    )
+    able = support(context.model, context.gpu, settings)
+    if not able.ok:
+        return replace(blank, reasons=able.reasons)
+    try:
+        instance = _instance(context, settings)
+        if not instance.memory.fits:
+            reasons = instance.memory.reasons or ("It does not fit into the memory of the GPU.",)
+            return replace(
+                blank, status="infeasible", reasons=reasons, settings=instance.resolved, memory=instance.memory
+            )
+        instance, sized, settings, tuned = _tuned(context, settings, instance)
+    except UnsupportedError as error:
+        return replace(blank, status="no_data", reasons=(str(error),))
+    except PlannerError as error:
+        return replace(blank, status="infeasible", reasons=(str(error),))
+    blank = replace(blank, settings=instance.resolved, memory=instance.memory, evidence=instance.step.evidence)
+    if sized.share <= 0:
+        return replace(blank, status="infeasible", reasons=(_misses_slo(context, instance),))
+    replicas = replicas_needed(sized.share, workload.n_plus_1)
+    if replicas > MAX_REPLICAS:
+        reason = f"It would take {replicas:,} replicas: one carries {sized.rate_per_s:.3g} requests/s within the SLO."
+        return replace(blank, status="infeasible", reasons=(reason,))
+    warnings = support(context.model, context.gpu, settings).warnings
+    notes = tuned + _planning_notes(sized) + warnings + instance.memory.notes
+    return _priced(context, blank, instance, sized, replicas, notes)
+
+
+def _instance(context: _Context, settings: EngineSettings) -> Instance:
+    resolved = resolve(settings, context.model, context.gpu, expected_len=context.expected_len)
+    prompt = longest(context.workload.input_tokens)
+    if not resolved.enable_chunked_prefill and settings.max_num_batched_tokens is None:
+        # a prompt must fit one step: an operator has to raise the limit
+        resolved = replace(resolved, max_num_batched_tokens=max(resolved.max_num_batched_tokens, prompt))
+    memory = ledger(context.model, context.gpu, resolved)
+    step = build(context.model, context.gpu, resolved, calibrations=context.request.calibrations)
+    return Instance(context.model, resolved, memory, step)
+
+
+def _tuned(
+    context: _Context, settings: EngineSettings, start: Instance
+) -> tuple[Instance, Size, EngineSettings, tuple[str, ...]]:
+    """The variant of ``settings`` that carries most within the SLO; the defaults unless a knob gains 2 % or more."""
+    workload, seed = context.workload, context.request.seed
+    best, best_size, chosen = start, size(start, workload, context.outputs, seed), settings
+    if not context.generates:
+        return best, best_size, settings, ()
+    for variant in variants(settings, offline=workload.load.kind == "offline"):
+        if not support(context.model, context.gpu, variant).ok:
+            continue
+        try:
+            trial = _instance(context, variant)
+            if not trial.memory.fits:
+                continue
+            trial_size = size(trial, workload, context.outputs, seed)
+        except PlannerError:
+            continue
+        if trial_size.share > best_size.share * TUNING_GAIN:
+            best, best_size, chosen = trial, trial_size, variant
+    turned = [
+        f"{name} = {getattr(chosen, name)}"
+        for name in ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill", "capacity_policy")
+        if getattr(chosen, name) != getattr(settings, name)
+    ]
+    return best, best_size, chosen, ("Tuned: " + ", ".join(turned) + ".",) if turned else ()
+
+
+def _priced(
+    context: _Context, blank: Candidate, instance: Instance, sized: Size, replicas: int, notes: tuple[str, ...]
+) -> Candidate:
+    workload, request = context.workload, context.request
+    performance = at_planned_load(instance, workload, context.outputs, replicas, request.seed)
+    gpus = replicas * blank.gpus_per_replica
+    watts = _watts(context, instance, performance, gpus)
+    electricity = None
+    if watts is not None and request.energy is not None:
+        electricity = energy_usd_per_hour(watts, gpus, request.energy)
+    use = operations_use(
+        instance.resolved.engine,
+        instance.resolved.trt_backend,
+        replicas=replicas,
+        gpus_per_replica=blank.gpus_per_replica,
+        revisions_per_month=workload.revisions_per_month,
+        costs=request.operations,
+    )
+    cost = workload_cost(
+        price=context.price,
+        gpus=gpus,
+        load=_served(context, instance, performance, sized, replicas),
+        operations=use,
+        operations_costs=request.operations,
+        engine=instance.resolved.engine.value,
+        energy_usd_per_hour=electricity,
+    )
+    performance_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0
+    return replace(
+        blank,
+        status="ok",
+        reasons=notes,
+        performance=performance,
+        replica_rate_per_s=sized.rate_per_s,
+        replica_rate_80=sized.band,
+        replicas=replicas,
+        tok_s_per_gpu=performance.output_tok_per_s / gpus if context.generates else 0.0,
+        tok_s_per_user=1000 / performance_user if performance_user > 0 else 0.0,
+        cost=cost,
+        evidence=performance.evidence,
+        replica_share=sized.share,
+        replica_extra_usd_per_hour=_extra(cost, replicas),
+        watts_per_gpu=watts,
+    )
+
+
+def _served(context: _Context, instance: Instance, performance: Performance, sized: Size, replicas: int) -> ServedLoad:
+    workload = context.workload
+    capacity = sized.rate_per_s * replicas
+    demand = performance.req_per_s if workload.load.kind != "open" else _open_rate(workload, performance)
+    if workload.load.kind == "offline":
+        demand = capacity / (sized.share * replicas)
+    return ServedLoad(
+        req_per_s=demand * workload.mean_load_share,
+        input_tokens=workload.input_tokens.expected,
+        output_tokens=context.outputs.expected if context.generates else 0.0,
+        capacity_req_per_s=capacity,
+        hours=workload.hours_per_month,
+        prefill_time_share=_prefill_share(context, instance, performance),
+        throughput_80=throughput_factors(sized.rate_per_s, sized.band),
+    )
+
+
+def _open_rate(workload: PlanWorkload, performance: Performance) -> float:
+    return workload.load.rate_per_s if workload.load.arrival != "trace" else performance.req_per_s
+
+
+def _prefill_share(context: _Context, instance: Instance, performance: Performance) -> float:
+    """Share of GPU time that prompts take: one prefill against the decode steps of one answer at the mean batch."""
+    tokens = context.workload.input_tokens.expected * (1 - context.workload.load.prefix_hit)
+    prefill = instance.step.mixed_ms(max(1, round(tokens)), 0, 0.0)
+    if not context.generates:
+        return 1.0
+    batch = max(1, round(performance.mean_batch))
+    answer = context.outputs.expected
+    kv = context.workload.input_tokens.expected + answer / 2
+    decode = answer * instance.step.decode_ms(batch, kv) / batch
+    return prefill / (prefill + decode) if prefill + decode > 0 else 0.5
+
+
+def _watts(context: _Context, instance: Instance, performance: Performance, gpus: int) -> float | None:
+    replicas = gpus // instance.resolved.gpus
+    return power_w(
+        context.gpu,
+        context.model,
+        weights_gib_per_gpu=instance.memory.weights_gib,
+        kv_bytes_per_token_per_gpu=instance.memory.kv_bytes_per_token,
+        gpus=instance.resolved.gpus,
+        output_tok_per_s=performance.output_tok_per_s / replicas if context.generates else 0.0,
+        total_tok_per_s=performance.total_tok_per_s / replicas,
+        mean_batch=performance.mean_batch,
+        mean_context_tokens=context.workload.input_tokens.expected + context.outputs.expected / 2,
+    )
+
+
+def _extra(cost: CostBreakdown, replicas: int) -> Decimal:
+    """USD an hour of one replica beyond its GPUs: operations, people, engine licence, electricity."""
+    beyond = sum((usd for label, usd in cost.parts if not label.startswith("GPUs")), Decimal(0))
+    return (beyond / HOURS_PER_MONTH / replicas).quantize(Decimal("0.000001"))
+
+
+def _misses_slo(context: _Context, instance: Instance) -> str:
+    """Why no load at all meets the SLO, with the figure of an almost idle instance."""
+    best = lightest(instance, context.workload, context.outputs, context.request.seed)
+    values = {"ttft": best.ttft_ms, "tpot": best.tpot_ms, "itl": best.tpot_ms, "e2e": best.e2e_ms}
+    broken = []
+    for target in context.workload.slo:
+        found = values[target.metric]
+        reached = getattr(found, target.stat) if found is not None else None
+        if reached is not None and reached > target.limit_ms:
+            broken.append(f"{_metric(target)} is {reached:.0f} ms even alone, the limit is {target.limit_ms:.0f} ms")
+    if not broken:
+        return "The SLO is met by a lone request, but not by any steady load."
+    return "; ".join(broken) + "."
+
+
+def _metric(target: SloTarget) -> str:
+    return f"{target.metric.upper()} {target.stat}"
+
+
+def _planning_notes(sized: Size) -> tuple[str, ...]:
+    if not sized.near_saturation:
+        return ()
+    return ("The largest load lies at the edge of saturation: 90 % of it is planned.",)
+
+
+def candidate_id(workload: str, gpu: str, settings: EngineSettings) -> str:
+    """Stable id: workload/engine/gpu/tp..pp..ep..dp../precision."""
+    shape = f"tp{settings.tp}pp{settings.pp}ep{settings.ep}dp{settings.dp}"
+    return f"{workload}/{settings.engine.value}/{gpu}/{shape}/{settings.precision}"
+
+
+def longest(lengths: Lengths) -> int:
+    """Longest length that occurs: for a normal distribution its mean plus four standard deviations."""
+    if lengths.kind == "fixed":
+        return lengths.value
+    if lengths.kind == "uniform":
+        return lengths.high
+    if lengths.kind == "normal":
+        return max(1, math.ceil(lengths.mean + 4 * lengths.sd))
+    return max(lengths.samples)
+
+
+def _domain(settings: EngineSettings) -> int:
+    """GPUs that must share one NVLink domain: the tensor-parallel group; with experts spread, all of a stage."""
+    return settings.tp * settings.dp if settings.ep > 1 or settings.dp > 1 else settings.tp

@@ -1,0 +1,143 @@
+"""What one instance carries of a workload within its SLO, and how a set of replicas performs at the planned load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planner.engines.types import ResolvedSettings
+from planner.evidence import Interval
+from planner.memory.types import MemoryLedger
+from planner.models.spec import ModelSpec
+from planner.plan_types import PlanWorkload
+from planner.serving.predict import predict
+from planner.serving.sizing import largest_load
+from planner.serving.types import LargestLoad, Lengths, Load, Performance
+from planner.steptime.types import StepModel
+
+CLIFF_MARGIN = 0.9  # near saturation a small error is a long queue: plan on this share of the largest load
+SIMULATED_REQUESTS = 1200
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One deployed instance: everything that a simulation needs."""
+
+    model: ModelSpec
+    resolved: ResolvedSettings
+    memory: MemoryLedger
+    step: StepModel
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one instance carries: requests/s with the band, the share of the workload's demand, and what limits it."""
+
+    rate_per_s: float
+    band: Interval
+    share: float
+    binding: str
+    near_saturation: bool
+
+
+def demand_per_s(workload: PlanWorkload) -> float | None:
+    """Requests per second at the peak to plan for; None in a closed loop, where users, not arrivals, are given."""
+    load = workload.load
+    if load.kind == "closed":
+        return None
+    if load.kind == "offline":
+        return (load.requests or 0) / (workload.hours_per_month * 3600)
+    if load.arrival == "trace":
+        span = load.times_s[-1] - load.times_s[0]
+        return (len(load.times_s) - 1) / span if span > 0 else 0.0
+    return load.rate_per_s
+
+
+def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int) -> Size:
+    """Largest load of one instance; ``share`` 0 when even a light load breaks the SLO. Raises as the simulator does."""
+    load = workload.load
+    if load.kind == "offline":
+        load = replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
+    largest = largest_load(
+        instance.step,
+        instance.model,
+        instance.resolved,
+        instance.memory,
+        load,
+        workload.input_tokens,
+        outputs,
+        slo=workload.slo,
+        seed=seed,
+    )
+    return _planned(largest, workload)
+
+
+def _planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
+    margin = CLIFF_MARGIN if largest.near_saturation else 1.0
+    rate = largest.rate_per_s * margin
+    band = Interval(rate, largest.band.low * margin, largest.band.high * margin)
+    demand = demand_per_s(workload)
+    if demand is None:
+        share = largest.concurrency / workload.load.concurrency if workload.load.concurrency else 0.0
+    else:
+        share = rate / demand if demand > 0 else 0.0
+    return Size(rate, band, share, largest.binding, largest.near_saturation)
+
+
+def per_replica_load(workload: PlanWorkload, replicas: int) -> Load:
+    """The load that each of ``replicas`` carries when a router spreads the demand evenly."""
+    load = workload.load
+    if load.kind == "closed":
+        return replace(load, concurrency=max(1, round(load.concurrency / replicas)))
+    if load.kind == "offline":
+        return replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
+    if load.arrival == "trace":
+        start = load.times_s[0]
+        return replace(load, times_s=tuple(start + (t - start) * replicas for t in load.times_s))
+    return replace(load, rate_per_s=load.rate_per_s / replicas, requests=load.requests or SIMULATED_REQUESTS)
+
+
+def at_planned_load(
+    instance: Instance, workload: PlanWorkload, outputs: Lengths, replicas: int, seed: int
+) -> Performance:
+    """Performance of all ``replicas`` together: latencies of one at its share of the load, throughputs of all."""
+    one = predict(
+        instance.step,
+        instance.model,
+        instance.resolved,
+        instance.memory,
+        per_replica_load(workload, replicas),
+        workload.input_tokens,
+        outputs,
+        slo=workload.slo,
+        seed=seed,
+    )
+    many = float(replicas)
+    return replace(
+        one,
+        output_tok_per_s=one.output_tok_per_s * many,
+        total_tok_per_s=one.total_tok_per_s * many,
+        req_per_s=one.req_per_s * many,
+        output_tok_per_s_80=Interval(
+            one.output_tok_per_s_80.value * many,
+            one.output_tok_per_s_80.low * many,
+            one.output_tok_per_s_80.high * many,
+        ),
+        preemptions=one.preemptions * replicas,
+        goodput_per_s=None if one.goodput_per_s is None else one.goodput_per_s * many,
+    )
+
+
+def lightest(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int) -> Performance:
+    """Performance with hardly any load: what the SLO would have to allow at least."""
+    load = Load("closed", concurrency=1, requests=24, prefix_hit=workload.load.prefix_hit)
+    return predict(
+        instance.step,
+        instance.model,
+        instance.resolved,
+        instance.memory,
+        load,
+        workload.input_tokens,
+        outputs,
+        slo=workload.slo,
+        seed=seed,
+    )

@@ -1,0 +1,33 @@
+"""manage.py up: the whole installation on this host under one supervisor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from controlplane.core import launcher
+
+
+class Command(BaseCommand):
+    """Web application, scheduler, control and planning workers, and the worker of this host."""
+
+    help = "Starts Tonnage and everything it needs; Ctrl-C stops it all."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: Any) -> None:
+        """--port and --host."""
+        launcher.options(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check, migrate, run."""
+        launcher.check_port(options["host"], options["port"])
+        with launcher.single_instance():
+            launcher.prepare(self.say)
+            self.say("Starting web, scheduler, workers")
+            launcher.serve(self.say, options["host"], options["port"])
+
+    def say(self, text: str) -> None:
+        """One line, at once."""
+        self.stdout.write(text)
+        self.stdout.flush()

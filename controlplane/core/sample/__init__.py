@@ -1,0 +1,1 @@
+"""The sample fleet and workloads of ``make demo``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from controlplane.dashboard import palette
+from controlplane.dashboard import fmt, palette
 
 FONT = '-apple-system, "Segoe UI", Inter, Roboto, "Noto Sans", "Helvetica Neue", "Liberation Sans", Arial, sans-serif'
 
@@ -72,6 +72,17 @@ class Chart:
     rows: tuple[tuple[Any, ...], ...]
     note: str = ""
     size: str = ""
+
+    @property
+    def cells(self) -> list[list[tuple[bool, str, str]]]:
+        """The table's cells as (numeric, text, exact value)."""
+        return [
+            [
+                (column.numeric, fmt.sig(value, 4) if column.numeric else str(value), "" if value is None else str(value))
+                for column, value in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows
+        ]
 
     @property
     def payload(self) -> str:

@@ -128,3 +128,18 @@ def parallelism(settings: dict[str, Any] | None) -> str:
     parts = [f"TP {settings.get('tp', 1)}"]
     parts += [f"{key.upper()} {settings[key]}" for key in ("pp", "ep", "dp") if (settings.get(key) or 1) > 1]
     return " · ".join(parts)
+
+
+JOB_WORDS = {
+    "plan.compute": "Compute a plan",
+    "node.launch": "Launch an engine",
+    "node.probe": "Probe an engine",
+    "node.stop": "Stop an engine",
+    "node.discover": "Look into a host",
+    "node.adopt": "Adopt engines",
+}
+
+
+def job_words(kind: str) -> str:
+    """What a job does, in words."""
+    return JOB_WORDS.get(kind) or kind.replace(".", " ").replace("_", " ").capitalize()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+from urllib.parse import quote
 
 from controlplane.dashboard import figures, fmt, gpumap
 from controlplane.dashboard.chart import Chart
@@ -24,7 +25,11 @@ class MarginBar:
     low: float
     high: float
     value: float
-    labels: tuple[tuple[float, str], ...]
+
+    @property
+    def apart(self) -> bool:
+        """Whether the value's label has room beside that of zero."""
+        return abs(self.value - self.zero) > 24
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,37 @@ class WorkloadRow:
     def other_engine(self) -> str | None:
         """The engine that was not chosen."""
         return next((e for e in ENGINES if e != self.engine), None) if self.engine else None
+
+    @property
+    def parallelism(self) -> str:
+        """Parallelism of the chosen candidate."""
+        return fmt.parallelism((self.chosen or {}).get("settings"))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.chosen["replicas"] * self.chosen["gpus_per_replica"] if self.chosen else 0
+
+    @property
+    def more_nodes(self) -> int:
+        """Nodes beyond the first three."""
+        return max(0, len(self.nodes) - 3)
+
+    @property
+    def margin_words(self) -> str:
+        """"24 % cheaper (12–33 %)"."""
+        margin = self.verdict.get("margin")
+        if not margin:
+            return ""
+        band = f"{fmt.percent(margin['low']).removesuffix(' %')}–{fmt.percent(margin['high'])}"
+        return f"{fmt.percent(margin['value'])} cheaper ({band})"
+
+    @property
+    def flip_words(self) -> str:
+        """How many parameters were searched for a flip."""
+        points = self.verdict.get("flip_points") or ()
+        flips = sum(point.get("value") is not None for point in points)
+        return f"{flips} of {len(points)} searched parameter{'s' if len(points) > 1 else ''} would flip it"
 
     @property
     def look(self) -> str:
@@ -127,7 +163,7 @@ def load_words(load: Json) -> str:
     """"24 req/s, Poisson", "64 at once", "5,000 requests offline"."""
     if load.get("kind") == "open":
         names = {"poisson": "Poisson", "constant": "constant", "gamma": "gamma", "onoff": "bursts", "trace": "as traced"}
-        return f"{fmt.sig(load.get('rate_per_s'))} req/s, {names.get(load.get('arrival', ''), load.get('arrival'))}"
+        return f"{load.get('rate_per_s', 0):g} req/s, {names.get(load.get('arrival', ''), load.get('arrival'))}"
     if load.get("kind") == "closed":
         return f"{load.get('concurrency', 0):,} at once"
     if load.get("kind") == "offline":
@@ -204,8 +240,7 @@ def margin_bar(verdict: Json) -> MarginBar | None:
     def at(share: float) -> float:
         return round(100 * (share - start) / (end - start), 2)
 
-    labels = ((at(0.0), "same cost"), (at(value), f"{fmt.percent(value)} cheaper"))
-    return MarginBar(at(0.0), at(low), at(high), at(value), labels)
+    return MarginBar(at(0.0), at(low), at(high), at(value))
 
 
 def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
@@ -302,7 +337,7 @@ def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
             taken[placement["node"], index] = placement["workload"]
     stranded = (result.get("stranded_after") or {}).get("by_node", {})
     nodes, counts = [], Counter(taken.values())
-    for node in [*request.get("nodes", ()), *result.get("purchased_nodes", ())]:
+    for node in all_nodes(request, result):
         busy = set(node.get("busy_gpus", ()))
         names = [taken.get((node["name"], index)) for index in range(node["gpus"])]
         free_class = free_cell(node.get("state", "active"), float(stranded.get(node["name"], 0)))
@@ -313,9 +348,9 @@ def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
         words = ", ".join(f"{name} on {count}" for name, count in used.items()) or "nothing placed"
         nodes.append(
             gpumap.MapNode(
-                slug="".join(c if c.isalnum() else "-" for c in node["name"]), name=node["name"], site=node["site"],
+                slug=node_slug(node["name"]), name=node["name"], site=node["site"],
                 gpu=node["gpu"], gpus=node["gpus"], nvlink_domain=node["nvlink_domain"],
-                state=node.get("state", "active"), cells=cells, words=words, url=f"{url}{node['name']}",
+                state=node.get("state", "active"), cells=cells, words=words, url=f"{url}{quote(node['name'], safe='')}/",
             )
         )  # fmt: skip
     legend = [(classes[name], name, counts[name]) for name in classes]
@@ -329,3 +364,42 @@ def free_cell(state: str, stranded_gpus: float) -> str:
     if state in {"maintenance", "retired"}:
         return "o"
     return "s" if stranded_gpus >= 0.5 else "f"
+
+
+def all_nodes(request: Json, result: Json) -> list[Json]:
+    """Nodes of the request and those that the plan buys."""
+    return [*request.get("nodes", ()), *result.get("purchased_nodes", ())]
+
+
+def node_slug(name: str) -> str:
+    """A node's name as an HTML id."""
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str, Any]:
+    """Two plans as (request, result, name): totals that differ, and each workload side by side."""
+    sides = [{row.name: row for row in workload_rows(request, result)} for request, result, _ in (a, b)]
+    names = list(dict.fromkeys([*sides[0], *sides[1]]))
+    totals = []
+    for field, key, show in (
+        ("Status", "status", str), ("$ / h, placed GPUs", "usd_per_hour", fmt.money), ("$ / h, idle GPUs", "idle_usd_per_hour", fmt.money),
+        ("Gap", "gap", fmt.percent), ("Moves", "moves", str), ("Model version", "model_version", str),
+    ):  # fmt: skip
+        before, after = (show(side[1].get(key)) for side in (a, b))
+        totals.append({"field": field, "before": before, "after": after, "changed": before != after})
+    for field, value in (
+        ("GPUs placed", lambda r: sum(len(p["gpu_indexes"]) for p in r.get("placements", ()))),
+        ("GPUs stranded", lambda r: fmt.sig((r.get("stranded_after") or {}).get("stranded_gpus"))),
+        ("Replicas unplaced", lambda r: sum(u["replicas"] for u in r.get("unplaced", ()))),
+    ):
+        before, after = value(a[1]), value(b[1])
+        totals.append({"field": field, "before": before, "after": after, "changed": before != after})
+    pairs = []
+    for name in names:
+        left, right = sides[0].get(name), sides[1].get(name)
+        pairs.append({"name": name, "a": left, "b": right, "changed": _choice(left) != _choice(right)})
+    return {"totals": totals, "pairs": pairs}
+
+
+def _choice(row: WorkloadRow | None) -> tuple[Any, ...]:
+    return (row.verdict.get("chosen"), row.nodes) if row else ()

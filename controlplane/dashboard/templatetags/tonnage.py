@@ -247,6 +247,19 @@ def engine_label(value: Any) -> str:
 
 
 @register.filter
+def ms(value: Any) -> str:
+    """Milliseconds as a length of time."""
+    number = fmt.as_float(value)
+    return "–" if number is None else fmt.duration(number / 1000)
+
+
+@register.filter
+def job_words(kind: str) -> str:
+    """What a job does, in words."""
+    return fmt.job_words(kind)
+
+
+@register.filter
 def item(mapping: Any, key: Any) -> Any:
     """``mapping[key]``, None when it is not there."""
     return mapping.get(key) if isinstance(mapping, Mapping) else None

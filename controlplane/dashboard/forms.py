@@ -1,0 +1,226 @@
+"""Forms of the pages. They shape input; rules live in the models and services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from controlplane.inventory.models import ENGINES
+from controlplane.planning.models import Scenario
+from controlplane.workloads.models import PRECISIONS, SloTarget, Workload
+from planner import catalog
+from planner.engines.types import EngineName, EngineSettings
+
+ENGINE_CHOICES = [("vllm", "vLLM"), ("tensorrt_llm", "TensorRT-LLM")]
+LENGTH_KINDS = [
+    ("fixed", "Always the same"), ("normal", "Mean and spread"), ("uniform", "Between two limits"),
+    ("trace", "As in the trace"),
+]  # fmt: skip
+PRECISION_WORDS = {"as-config": "as the checkpoint"}
+EXTRA_SLO_ROWS = 1
+
+
+class LengthFields:
+    """The four fields by which one side's request lengths are stated, and their planner JSON."""
+
+    @staticmethod
+    def add(form: forms.BaseForm, side: str, value: dict[str, Any]) -> None:
+        """Add fields ``<side>_kind``, ``_a`` and ``_b`` filled from planner ``Lengths`` JSON."""
+        kind = value.get("kind", "fixed")
+        kinds = LENGTH_KINDS if kind != "samples" else [*LENGTH_KINDS, ("samples", "Stored samples")]
+        first = {"normal": "mean", "uniform": "low"}.get(kind, "value")
+        second = {"normal": "sd", "uniform": "high"}.get(kind, "")
+        form.fields[f"{side}_kind"] = forms.ChoiceField(choices=kinds, initial=kind, label=f"{side.capitalize()} length")
+        form.fields[f"{side}_a"] = forms.IntegerField(
+            required=False, min_value=0, max_value=10_000_000, initial=_whole(value.get(first)), label="Tokens"
+        )
+        form.fields[f"{side}_b"] = forms.IntegerField(
+            required=False, min_value=0, max_value=10_000_000, initial=_whole(value.get(second)), label="Spread"
+        )
+
+    @staticmethod
+    def read(data: dict[str, Any], side: str, stored: dict[str, Any]) -> dict[str, Any]:
+        """Planner ``Lengths`` JSON from cleaned data; ``stored`` is kept for stored samples."""
+        kind, a, b = data.get(f"{side}_kind"), data.get(f"{side}_a") or 0, data.get(f"{side}_b") or 0
+        if kind == "normal":
+            return {"kind": "normal", "mean": float(a), "sd": float(b)}
+        if kind == "uniform":
+            return {"kind": "uniform", "low": a, "high": b}
+        if kind == "samples":
+            return stored
+        return {"kind": "trace"} if kind == "trace" else {"kind": "fixed", "value": a}
+
+
+def _whole(value: Any) -> int | None:
+    return None if value in (None, "") else round(float(value))
+
+
+class WorkloadForm(forms.ModelForm):
+    """Describe or change a workload."""
+
+    allowed_engines = forms.MultipleChoiceField(
+        choices=ENGINE_CHOICES, initial=list(ENGINES), widget=forms.CheckboxSelectMultiple, label="Engines"
+    )
+    allowed_precisions = forms.MultipleChoiceField(
+        choices=[(p, PRECISION_WORDS.get(p, p)) for p in PRECISIONS], initial=["as-config"],
+        widget=forms.CheckboxSelectMultiple, label="Precisions, any of",
+    )  # fmt: skip
+
+    class Meta:
+        model = Workload
+        fields = [
+            "name", "kind", "model_ref", "trace", "load_kind", "rate_per_s", "concurrency", "requests", "arrival",
+            "arrival_cv", "prefix_hit", "priority", "tenant", "site", "adapters", "adapter_rank", "revisions_per_month",
+            "allowed_engines", "allowed_precisions", "max_model_len", "n_plus_1", "spread", "hours_per_month",
+            "mean_load_share", "notes",
+        ]  # fmt: skip
+        widgets = {"notes": forms.Textarea(attrs={"rows": 2})}
+        labels = {
+            "model_ref": "Model", "load_kind": "Who asks", "rate_per_s": "Rate", "concurrency": "Users at once",
+            "arrival_cv": "Variation of the gaps", "prefix_hit": "Prefix hit", "max_model_len": "Context, at most",
+            "n_plus_1": "Keep one replica to spare", "spread": "Spread replicas over failure domains",
+            "mean_load_share": "Mean load / peak", "hours_per_month": "Hours a month", "adapter_rank": "Adapter rank",
+        }  # fmt: skip
+        help_texts = {"n_plus_1": "", "spread": ""}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["model_ref"].widget.attrs.update(
+            {"list": "models", "autocomplete": "off", "spellcheck": "false", "placeholder": "organisation/name"}
+        )
+        self.fields["load_kind"].widget.attrs["data-shows"] = ""
+        self.fields["arrival"].widget.attrs["data-shows"] = ""
+        for name in ("rate_per_s", "arrival_cv", "prefix_hit", "mean_load_share", "revisions_per_month", "hours_per_month"):
+            self.fields[name].widget.attrs["step"] = "any"
+        for name in ("concurrency", "arrival_cv", "prefix_hit", "adapters", "adapter_rank", "revisions_per_month",
+                     "hours_per_month", "mean_load_share", "rate_per_s", "priority"):  # fmt: skip
+            self.fields[name].required = False
+        for side in ("input", "output"):
+            LengthFields.add(self, side, getattr(self.instance, f"{side}_tokens"))
+
+    def clean(self) -> dict[str, Any]:
+        """Blank optional numbers take the model's defaults; lengths become planner JSON."""
+        data = super().clean() or {}
+        for name, value in list(data.items()):
+            if value is None and name in self._meta.fields and not self.instance._meta.get_field(name).null:
+                data[name] = self.instance._meta.get_field(name).get_default()
+        for side in ("input", "output"):
+            stored = getattr(self.instance, f"{side}_tokens")
+            setattr(self.instance, f"{side}_tokens", LengthFields.read(data, side, stored))
+        return data
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Errors of the JSON length columns belong to the fields in which lengths are stated."""
+        moved = {"input_tokens": "input_a", "output_tokens": "output_a"}
+        if field is None and hasattr(error, "error_dict"):
+            error.error_dict = {moved.get(key, key): value for key, value in error.error_dict.items()}
+            known = {key: value for key, value in error.error_dict.items() if key in self.fields or key == "__all__"}
+            rest = [message for key, value in error.error_dict.items() if key not in known for message in value]
+            error.error_dict = {**known, **({"__all__": rest} if rest else {})}
+        super().add_error(moved.get(field, field) if field else field, error)
+
+    def _get_validation_exclusions(self) -> set[str]:
+        return super()._get_validation_exclusions() - {"input_tokens", "output_tokens"}
+
+
+class SloForm(forms.ModelForm):
+    """One objective."""
+
+    class Meta:
+        model = SloTarget
+        fields = ["metric", "stat", "limit_ms"]
+        labels = {"limit_ms": "At most"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["limit_ms"].widget.attrs["step"] = "any"
+
+
+SloFormSet = forms.inlineformset_factory(
+    Workload, SloTarget, form=SloForm, extra=EXTRA_SLO_ROWS, can_delete=True, max_num=12
+)
+
+
+class ModelUploadForm(forms.Form):
+    """A model by its own config.json."""
+
+    model_id = forms.CharField(max_length=200, label="Model id", help_text="organisation/name")
+    config = forms.FileField(label="config.json")
+    quant_config = forms.FileField(label="hf_quant_config.json", required=False)
+    source = forms.CharField(max_length=300, required=False)
+
+
+class ScenarioForm(forms.ModelForm):
+    """The question that a plan answers."""
+
+    class Meta:
+        model = Scenario
+        fields = ["name", "mode", "workloads", "sites", "time_limit_s", "notes"]
+        widgets = {
+            "mode": forms.RadioSelect,
+            "workloads": forms.CheckboxSelectMultiple,
+            "sites": forms.CheckboxSelectMultiple,
+            "notes": forms.Textarea(attrs={"rows": 2}),
+        }
+        labels = {"mode": "Which GPUs", "time_limit_s": "Time to search"}
+        help_texts = {"workloads": "None ticked: every workload.", "sites": "None ticked: every site."}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["mode"].choices = Scenario.Mode.choices  # type: ignore[attr-defined]
+        self.fields["time_limit_s"].widget.attrs["step"] = "any"
+
+
+class MemoryForm(forms.Form):
+    """Any model on any GPU with any settings: what fits?"""
+
+    model = forms.CharField(max_length=200, initial="Qwen/Qwen3-32B")
+    gpu = forms.ChoiceField(label="GPU")
+    engine = forms.ChoiceField(choices=ENGINE_CHOICES)
+    tp = forms.TypedChoiceField(choices=[(n, str(n)) for n in (1, 2, 4, 8, 16)], coerce=int, label="TP", initial=1)
+    pp = forms.TypedChoiceField(choices=[(n, str(n)) for n in (1, 2, 4, 8)], coerce=int, label="PP", initial=1)
+    precision = forms.ChoiceField(choices=[(p, PRECISION_WORDS.get(p, p)) for p in PRECISIONS])
+    kv_cache_dtype = forms.ChoiceField(choices=[("auto", "auto"), ("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8")],
+                                       label="KV cache")  # fmt: skip
+    max_model_len = forms.IntegerField(required=False, min_value=1, max_value=20_000_000, label="Context")
+    share = forms.FloatField(required=False, min_value=0.05, max_value=1.0, label="Memory share")
+    max_num_seqs = forms.IntegerField(required=False, min_value=1, max_value=65_536, label="Sequences at once")
+    max_num_batched_tokens = forms.IntegerField(required=False, min_value=1, max_value=4_194_304, label="Tokens a step")
+    max_loras = forms.IntegerField(required=False, min_value=0, max_value=512, label="Adapters loaded")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["gpu"].choices = [(name, name) for name in gpu_names()]  # type: ignore[attr-defined]
+        self.fields["gpu"].initial = "H100-SXM" if "H100-SXM" in gpu_names() else gpu_names()[0]
+        self.fields["share"].widget.attrs.update({"step": "any", "placeholder": "default"})
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_loras"):
+            self.fields[name].widget.attrs["placeholder"] = "default"
+        self.fields["model"].widget.attrs.update({"list": "models", "autocomplete": "off", "spellcheck": "false"})
+
+    def settings(self) -> EngineSettings:
+        """The planner's settings; blank fields are left to the engine."""
+        data = self.cleaned_data
+        engine = EngineName(data["engine"])
+        vllm = engine is EngineName.VLLM
+        return EngineSettings(
+            engine=engine, tp=data["tp"], pp=data["pp"], precision=data["precision"],
+            kv_cache_dtype=data["kv_cache_dtype"], max_model_len=data["max_model_len"],
+            gpu_memory_utilization=data["share"] if vllm else None,
+            free_gpu_memory_fraction=None if vllm else data["share"], max_num_seqs=data["max_num_seqs"],
+            max_num_batched_tokens=data["max_num_batched_tokens"], max_loras=data["max_loras"] or 0,
+        )  # fmt: skip
+
+
+class ProbeForm(forms.Form):
+    """The load of one probe."""
+
+    input_tokens = forms.IntegerField(min_value=1, max_value=1_000_000)
+    output_tokens = forms.IntegerField(min_value=1, max_value=100_000)
+    concurrency = forms.IntegerField(min_value=1, max_value=4096)
+    requests = forms.IntegerField(min_value=1, max_value=100_000)
+
+
+def gpu_names() -> list[str]:
+    """Catalogue names of all GPUs."""
+    return [getattr(gpu, "name", gpu) for gpu in catalog.list_gpus()]

@@ -1,0 +1,87 @@
+"""Fleet: map, nodes, prices, discovered against recorded."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+
+from controlplane.dashboard import selectors
+from controlplane.dashboard.pages import act, page, show
+from controlplane.inventory import services
+from controlplane.inventory.models import Node
+
+BY = (("workload", "Workload"), ("engine", "Engine"), ("use", "Used and free"))
+
+
+@page()
+def fleet(request: HttpRequest) -> HttpResponse:
+    """The GPU map."""
+    by = request.GET.get("by") or "workload"
+    by = by if by in dict(BY) else "workload"
+    rows = selectors.fleet()
+    context = {"map": selectors.fleet_map(rows, by), "totals": selectors.totals(rows), "by": by, "by_choices": BY}
+    return show(request, "dashboard/fleet_map.html", {**context, "tab": "fleet"})
+
+
+@page()
+def nodes(request: HttpRequest) -> HttpResponse:
+    """All nodes as a table, filtered by the URL."""
+    rows = selectors.fleet()
+    site, state, gpu = (request.GET.get(key, "") for key in ("site", "state", "gpu"))
+    shown = [
+        row
+        for row in rows
+        if (not site or row.node.site.slug == site)
+        and (not state or row.node.state == state)
+        and (not gpu or row.node.node_type.gpu_model.name == gpu)
+    ]
+    context = {
+        "rows": shown,
+        "totals": selectors.totals(shown),
+        "sites": sorted({(row.node.site.slug, row.node.site.name) for row in rows}),
+        "states": Node.State.choices,
+        "gpus": sorted({row.node.node_type.gpu_model.name for row in rows}),
+        "tab": "nodes",
+    }
+    return show(request, "dashboard/fleet_nodes.html", context)
+
+
+@page()
+def node(request: HttpRequest, slug: str) -> HttpResponse:
+    """One node: its GPUs and what is on them. A request from the map gets the side panel alone."""
+    record = get_object_or_404(selectors.node_rows(), slug=slug)
+    row = selectors.fleet([record])[0]
+    held = {holding.url + holding.workload: holding for holding in row.holders.values()}
+    context = {
+        "row": row,
+        "node": record,
+        "holdings": list(held.values()),
+        "gpu_rows": list(record.gpus.all()),
+        "map": selectors.fleet_map([row], "workload"),
+    }
+    if request.headers.get("HX-Request"):
+        return show(request, "dashboard/_node_panel.html", context)
+    return show(request, "dashboard/fleet_node.html", context)
+
+
+@page()
+def prices(request: HttpRequest) -> HttpResponse:
+    """What each GPU costs an hour today, by site, with its source."""
+    return show(request, "dashboard/fleet_prices.html", {"rows": selectors.price_table(), "tab": "prices"})
+
+
+@page()
+def discovered(request: HttpRequest) -> HttpResponse:
+    """What the workers found against what is recorded."""
+    rows = selectors.discovered(selectors.fleet())
+    return show(request, "dashboard/fleet_discovered.html", {"rows": rows, "tab": "discovered"})
+
+
+@act
+def discover(request: HttpRequest, slug: str) -> HttpResponse:
+    """Ask a node's worker what is in its host."""
+    record = get_object_or_404(Node, slug=slug)
+    job = services.discover_node(actor=request.user, node=record)  # type: ignore[arg-type]
+    messages.info(request, f"Looking into {record.name}.")
+    return redirect("dashboard:job", job.pk)

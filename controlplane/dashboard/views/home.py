@@ -1,0 +1,54 @@
+"""Home, help, rules of thumb, sign-in and the error pages."""
+
+from __future__ import annotations
+
+from django.contrib.auth.views import LoginView
+from django.http import HttpRequest, HttpResponse
+
+from controlplane.dashboard import fmt, planview, selectors
+from controlplane.dashboard.pages import page, show
+
+
+@page()
+def home(request: HttpRequest) -> HttpResponse:
+    """What is used, free and stranded, what it costs, whether objectives are met, and what waits for a person."""
+    rows = selectors.fleet()
+    plan = selectors.current_plan()
+    plan_rows = list(selectors.verdicts_of(plan).values())
+    slo = selectors.slo_tally()
+    context = {
+        "totals": selectors.totals(rows),
+        "plan": plan,
+        "rows": plan_rows,
+        "usd_per_mtok": planview.usd_per_mtok_output(plan_rows),
+        "slo": slo,
+        "accuracy": selectors.accuracy(),
+        "needs": selectors.needs(rows),
+        "map": selectors.fleet_map(rows, "workload"),
+        "emulated": slo.emulated,
+        "has_nodes": bool(rows),
+        "running": selectors.job_list({"state": "running"})[:5],
+    }
+    return show(request, "dashboard/home.html", context)
+
+
+@page()
+def help_page(request: HttpRequest) -> HttpResponse:
+    """The words, the evidence legend, the keys."""
+    evidence = [(key, word, fmt.EVIDENCE_MEANING[key]) for key, word in fmt.EVIDENCE_LABELS.items()]
+    return show(request, "dashboard/help.html", {"evidence_legend": evidence})
+
+
+@page()
+def rules(request: HttpRequest) -> HttpResponse:
+    """The rules of thumb of the field, checked on this fleet by the newest computed plan."""
+    plan = selectors.current_plan() or selectors.latest_ready_plan()
+    found = (plan.result or {}).get("rules", []) if plan else []
+    return show(request, "dashboard/rules.html", {"plan": plan, "rules": found})
+
+
+class SignIn(LoginView):
+    """The sign-in page."""
+
+    template_name = "registration/login.html"
+    redirect_authenticated_user = True

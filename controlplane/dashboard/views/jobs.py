@@ -1,0 +1,82 @@
+"""Jobs: list, detail with log, live progress, cancel, retry."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
+
+from controlplane.core.access import has_role
+from controlplane.core.models import Role
+from controlplane.dashboard import fmt, selectors
+from controlplane.dashboard.pages import act, back, page, paginate, show
+from controlplane.jobs import services
+from controlplane.jobs.models import Job
+
+LOG_LINES = 400
+
+
+def progress_context(request: HttpRequest, job: Job) -> dict:
+    """What components/progress.html needs."""
+    elapsed = ""
+    if job.started_at:
+        elapsed = fmt.duration(int(((job.finished_at or timezone.now()) - job.started_at).total_seconds()))
+    usual = None if job.is_final else selectors.usual_duration_s(job.kind)
+    return {
+        "job": job,
+        "job_title": fmt.job_words(job.kind),
+        "elapsed": elapsed,
+        "expected": fmt.duration(int(usual)) if usual and usual >= 1 else "",
+        "may_cancel": job.created_by_id == request.user.pk or has_role(request.user, Role.OPERATOR),
+    }
+
+
+@page()
+def jobs(request: HttpRequest) -> HttpResponse:
+    """All jobs, filtered by the URL."""
+    rows = selectors.job_list(request.GET)
+    context = {
+        "page": paginate(request, rows),
+        "states": Job.State.choices,
+        "kinds": list(Job.objects.order_by("kind").values_list("kind", flat=True).distinct()),
+    }
+    return show(request, "dashboard/jobs.html", context)
+
+
+@page()
+def job(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """One job with its log."""
+    record = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
+    lines = list(record.log.order_by("-sequence")[:LOG_LINES])[::-1]
+    context = {**progress_context(request, record), "lines": lines}
+    if request.headers.get("HX-Request"):
+        return show(request, "dashboard/_job_log.html", context)
+    return show(request, "dashboard/job.html", context)
+
+
+@page()
+def progress(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """The live progress of a job; when it is over, the page around it is loaded again."""
+    record = get_object_or_404(Job, pk=pk)
+    response = show(request, "components/progress.html", progress_context(request, record))
+    if record.is_final:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+@act
+def cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """Ask a job to stop."""
+    record = services.request_cancel(actor=request.user, job=get_object_or_404(Job, pk=pk))  # type: ignore[arg-type]
+    messages.info(request, f"{fmt.job_words(record.kind)}: cancel requested.")
+    return redirect(back(request))
+
+
+@act
+def retry(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """Submit a job that ended badly again."""
+    record = services.retry_job(actor=request.user, job=get_object_or_404(Job, pk=pk))  # type: ignore[arg-type]
+    return redirect("dashboard:job", record.pk)

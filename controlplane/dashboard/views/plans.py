@@ -1,0 +1,173 @@
+"""Plans: list, new scenario, live progress, result, compare, approve, exports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
+
+from controlplane.core.models import Role
+from controlplane.dashboard import figures, planview, selectors
+from controlplane.dashboard.forms import ScenarioForm
+from controlplane.dashboard.pages import act, page, paginate, sentence, show
+from controlplane.dashboard.views.jobs import progress_context
+from controlplane.planning import services
+from controlplane.planning.models import Plan, Scenario
+
+
+@page()
+def plans(request: HttpRequest) -> HttpResponse:
+    """All plans, newest first, and the scenarios they answer."""
+    context = {
+        "page": paginate(request, selectors.plan_list(request.GET), 30),
+        "scenarios": selectors.scenario_list(),
+        "states": Plan.State.choices,
+    }
+    return show(request, "dashboard/plans.html", context)
+
+
+@page(Role.PLANNER)
+def scenario(request: HttpRequest, slug: str | None = None) -> HttpResponse:
+    """Describe a scenario and compute a plan for it."""
+    record = get_object_or_404(Scenario, slug=slug) if slug else Scenario()
+    form = ScenarioForm(request.POST or None, instance=record)
+    if request.method == "POST" and form.is_valid():
+        try:
+            saved = services.save_scenario(
+                actor=request.user,  # type: ignore[arg-type]
+                scenario=form.instance,
+                sites=list(form.cleaned_data["sites"]),
+                workloads=list(form.cleaned_data["workloads"]),
+            )
+            plan = services.compute_plan(actor=request.user, scenario=saved)  # type: ignore[arg-type]
+        except ValidationError as error:
+            form.add_error(None, sentence(error))
+        else:
+            return redirect("dashboard:plan", plan.pk)
+    context = {"form": form, "scenario": record if slug else None}
+    return show(request, "dashboard/scenario.html", context, status=422 if form.errors else 200)
+
+
+@act
+def compute(request: HttpRequest, slug: str) -> HttpResponse:
+    """Compute one more plan of a scenario."""
+    record = get_object_or_404(Scenario, slug=slug)
+    plan = services.compute_plan(actor=request.user, scenario=record)  # type: ignore[arg-type]
+    return redirect("dashboard:plan", plan.pk)
+
+
+def _plan(pk: int) -> Plan:
+    return get_object_or_404(Plan.objects.select_related("scenario", "job", "approved_by", "created_by"), pk=pk)
+
+
+@page()
+def plan(request: HttpRequest, pk: int) -> HttpResponse:
+    """A plan: progress while it is computed, then the answer."""
+    record = _plan(pk)
+    context: dict[str, Any] = {"plan": record, "others": _others(record)}
+    if record.job is not None and record.result is None:
+        context |= progress_context(request, record.job)
+    if record.result is not None and record.request is not None:
+        context |= _result_context(record)
+        context["deployments"] = selectors.deployment_list({}).filter(plan=record)
+    return show(request, "dashboard/plan.html", context)
+
+
+def _others(record: Plan) -> models.QuerySet[Plan]:
+    rows = Plan.objects.filter(result__isnull=False).exclude(pk=record.pk).select_related("scenario")
+    return rows.defer("request", "result")[:20]
+
+
+def _result_context(record: Plan) -> dict[str, Any]:
+    request, result = record.request or {}, record.result or {}
+    rows = planview.workload_rows(request, result)
+    url = reverse("dashboard:plan_node", args=[record.pk, "x"]).removesuffix("x/")
+    return {
+        "rows": rows,
+        "result": result,
+        "map": planview.placement_map(request, result, url),
+        "usd_per_mtok": planview.usd_per_mtok_output(rows),
+        "close": sum(bool(row.verdict.get("too_close")) for row in rows),
+        "placed": sum(row.chosen is not None and not row.unplaced for row in rows),
+        "gpus": sum(len(p["gpu_indexes"]) for p in result.get("placements", ())),
+        "cost_chart": planview.cost_chart(rows),
+        "memory_chart": planview.memory_chart(rows),
+        "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost"),
+        "sites": len({node["site"] for node in request.get("nodes", ())}),
+    }
+
+
+@page()
+def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
+    """One workload of a plan: verdict, all candidates, Pareto, memory, cost, what was left out."""
+    record = _plan(pk)
+    rows = planview.workload_rows(record.request or {}, record.result or {})
+    row = next((row for row in rows if row.name == name), None)
+    if row is None:
+        raise Http404(f"{record} has no workload {name}.")
+    cost = (row.chosen or {}).get("cost") or {}
+    bars = [(title, c["memory"]) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c and c.get("memory")]
+    context = {
+        "plan": record,
+        "row": row,
+        "rows": rows,
+        "ranked": planview.ranked(row),
+        "left_out": planview.left_out(row),
+        "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),
+        "memory_chart": figures.memory_stack(bars, ident=f"memory-{name}") if bars else None,
+        "split_chart": figures.cost_split(cost.get("parts", ()), ident=f"cost-{name}") if cost else None,
+        "placements": [p for p in (record.result or {}).get("placements", ()) if p["workload"] == name],
+    }
+    return show(request, "dashboard/plan_workload.html", context)
+
+
+@page()
+def plan_node(request: HttpRequest, pk: int, name: str) -> HttpResponse:
+    """What a plan puts on one node, as the side panel of its map."""
+    record = _plan(pk)
+    node = next((n for n in planview.all_nodes(record.request or {}, record.result or {}) if n["name"] == name), None)
+    if node is None:
+        raise Http404(f"{record} has no node {name}.")
+    placed = [p for p in (record.result or {}).get("placements", ()) if p["node"] == name]
+    context = {"plan": record, "node": node, "placed": placed, "slug": planview.node_slug(name)}
+    template = "dashboard/_plan_node.html" if request.headers.get("HX-Request") else "dashboard/plan_node.html"
+    return show(request, template, context)
+
+
+@page()
+def compare(request: HttpRequest) -> HttpResponse:
+    """Two plans side by side."""
+    ready = Plan.objects.filter(result__isnull=False).select_related("scenario")
+    picked = [ready.filter(pk=request.GET.get(key)).first() if request.GET.get(key, "").isdigit() else None for key in "ab"]
+    context: dict[str, Any] = {"a": picked[0], "b": picked[1], "plans": ready.defer("request", "result")[:50]}
+    if picked[0] and picked[1]:
+        context |= planview.comparison(*(_sides(plan) for plan in picked if plan))
+    return show(request, "dashboard/plan_compare.html", context)
+
+
+def _sides(record: Plan) -> tuple[Any, Any, str]:
+    return record.request or {}, record.result or {}, str(record)
+
+
+@act
+def approve(request: HttpRequest, pk: int) -> HttpResponse:
+    """Put a plan in force; its placements become deployments that wait to be launched."""
+    record = services.approve_plan(actor=request.user, plan=_plan(pk))  # type: ignore[arg-type]
+    messages.info(request, f"{record} is in force. Its deployments wait to be launched.")
+    return redirect(f"{reverse('dashboard:deployments')}?plan={record.pk}")
+
+
+@page()
+def router(request: HttpRequest, pk: int) -> HttpResponse:
+    """The router configuration of a plan, as a file."""
+    text = (_plan(pk).result or {}).get("router_config") or ""
+    if not text:
+        raise Http404("This plan has no router configuration.")
+    answer = HttpResponse(text, content_type="application/yaml")
+    answer["Content-Disposition"] = f'attachment; filename="router-{pk}.yaml"'
+    return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.catalog.types import GpuSpec
 from planner.engines import tensorrt_llm, vllm
+from planner.engines.launch import command_line, config_files
 from planner.engines.precision import as_loaded
 from planner.engines.scheduler import SchedulerPolicy, scheduler_policy
 from planner.engines.support import support
@@ -19,6 +20,8 @@ __all__ = [
     "SchedulerPolicy",
     "Support",
     "as_loaded",
+    "command_line",
+    "config_files",
     "resolve",
     "scheduler_policy",
     "support",

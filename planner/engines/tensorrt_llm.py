@@ -48,6 +48,7 @@ def resolve(
     else:
         block, origin["block_tokens"] = 32, default
     precision, weight_only = run_precision(settings, model, gpu)
+    origin["precision"] = USER if settings.precision != "as-config" else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
     origin["async_scheduling"] = f"{default}: overlap scheduler on"
     sizes = () if settings.enforce_eager else graph_sizes(max_batch)

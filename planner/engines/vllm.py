@@ -148,6 +148,7 @@ def resolve(
     asynchronous = generate and not gt.is_cpu(gpu) and at_least(version, "0.14.0")
     origin["async_scheduling"] = f"{default}: {'on' if asynchronous else 'off'}"
     precision, weight_only = run_precision(settings, model, gpu)
+    origin["precision"] = USER if settings.precision != "as-config" else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
 
     captures = generate and not settings.enforce_eager and gpu.vendor in ("nvidia", "amd")

@@ -1,0 +1,68 @@
+"""``trtllm-serve`` for resolved settings, by version (``commands/serve.py``, ``llmapi/llm_args.py``).
+
+Up to 1.3.0rc18 the YAML file silently overrides the command line, later the other way round; each key is written in one
+place only, so the order does not matter. Short options (``--tp_size``) exist in every 1.x version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from planner.engines.types import ResolvedSettings
+from planner.engines.versions import at_least
+
+CONFIG_FILE = "llm-api.yaml"
+
+
+def command_line(
+    resolved: ResolvedSettings, model_path: str, served_name: str, port: int, host: str, config_dir: str
+) -> list[str]:
+    """Arguments of ``trtllm-serve``; the served name is a flag since 1.3.0rc7, before it the model's own name is used."""
+    arguments = ["trtllm-serve", model_path, "--host", host, "--port", str(port)]
+    if resolved.trt_backend != "pytorch":
+        arguments += ["--backend", resolved.trt_backend]
+    arguments += ["--tp_size", str(resolved.tp * resolved.dp)]
+    if resolved.pp > 1:
+        arguments += ["--pp_size", str(resolved.pp)]
+    if resolved.ep > 1:
+        arguments += ["--ep_size", str(resolved.ep)]
+    arguments += ["--max_batch_size", str(resolved.max_num_seqs)]
+    arguments += ["--max_num_tokens", str(resolved.max_num_batched_tokens)]
+    arguments += ["--max_seq_len", str(resolved.max_model_len)]
+    arguments += ["--kv_cache_free_gpu_memory_fraction", f"{resolved.free_gpu_memory_fraction:g}"]
+    if at_least(resolved.version, "1.3.0rc7"):
+        arguments += ["--served_model_name", served_name]
+    option = "--config" if at_least(resolved.version, "1.3.0") else "--extra_llm_api_options"
+    return [*arguments, option, f"{config_dir.rstrip('/')}/{CONFIG_FILE}"]
+
+
+def config_files(resolved: ResolvedSettings) -> dict[str, str]:
+    """The YAML file of LLM-API options, by name."""
+    cache: dict[str, Any] = {
+        "enable_block_reuse": resolved.enable_prefix_caching,
+        "dtype": {"fp8": "fp8", "fp4": "nvfp4"}.get(resolved.kv_cache_dtype, "auto"),
+        "tokens_per_block": resolved.block_tokens,
+    }
+    if resolved.kv_cache_max_tokens is not None:
+        cache["max_tokens"] = resolved.kv_cache_max_tokens
+    graphs = {"batch_sizes": list(resolved.cuda_graph_sizes)} if resolved.cuda_graph_sizes else None
+    options: dict[str, Any] = {
+        "enable_chunked_prefill": resolved.enable_chunked_prefill,
+        "kv_cache_config": cache,
+        "scheduler_config": {"capacity_scheduler_policy": resolved.capacity_policy},
+        "cuda_graph_config": graphs,
+        "return_perf_metrics": True,
+        "enable_iter_perf_stats": True,
+    }
+    if resolved.dp > 1:
+        options["enable_attention_dp"] = True
+    if resolved.max_loras:
+        options["lora_config"] = {"max_loras": resolved.max_loras, "max_lora_rank": resolved.max_lora_rank}
+    if resolved.speculative_tokens:
+        options["speculative_config"] = {
+            "decoding_type": "MTP",
+            "num_nextn_predict_layers": resolved.speculative_tokens,
+        }
+    return {CONFIG_FILE: yaml.safe_dump(options, sort_keys=False)}

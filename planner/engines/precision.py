@@ -39,6 +39,12 @@ def storage_precision(settings: EngineSettings, model: ModelSpec) -> str:
     return settings.precision
 
 
+def changes_precision(settings: EngineSettings, model: ModelSpec) -> bool:
+    """Whether the settings ask for another format than the checkpoint's own."""
+    stored = model.dtype if model.quantization.method == "none" else model.quantization.precision
+    return storage_precision(settings, model) != stored
+
+
 def as_loaded(model: ModelSpec, resolved: ResolvedSettings) -> ModelSpec:
     """``model`` with its weights as the engine holds them under ``resolved``: cast or quantised where asked for."""
     stored = model.dtype if model.quantization.method == "none" else model.quantization.precision

@@ -8,7 +8,7 @@ from __future__ import annotations
 from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
-from planner.engines.precision import kv_cache_precision, run_precision
+from planner.engines.precision import changes_precision, kv_cache_precision, run_precision
 from planner.engines.types import EngineSettings, ResolvedSettings
 from planner.engines.vllm import USER, carried_over, pick_length
 from planner.models.spec import ModelSpec
@@ -48,7 +48,7 @@ def resolve(
     else:
         block, origin["block_tokens"] = 32, default
     precision, weight_only = run_precision(settings, model, gpu)
-    origin["precision"] = USER if settings.precision != "as-config" else "checkpoint"
+    origin["precision"] = USER if changes_precision(settings, model) else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
     origin["async_scheduling"] = f"{default}: overlap scheduler on"
     sizes = () if settings.enforce_eager else graph_sizes(max_batch)

@@ -12,7 +12,7 @@ from typing import Any
 from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
-from planner.engines.precision import kv_cache_precision, run_precision
+from planner.engines.precision import changes_precision, kv_cache_precision, run_precision
 from planner.engines.types import EngineSettings, ResolvedSettings
 from planner.engines.versions import at_least
 from planner.models.spec import ModelSpec
@@ -148,7 +148,7 @@ def resolve(
     asynchronous = generate and not gt.is_cpu(gpu) and at_least(version, "0.14.0")
     origin["async_scheduling"] = f"{default}: {'on' if asynchronous else 'off'}"
     precision, weight_only = run_precision(settings, model, gpu)
-    origin["precision"] = USER if settings.precision != "as-config" else "checkpoint"
+    origin["precision"] = USER if changes_precision(settings, model) else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
 
     captures = generate and not settings.enforce_eager and gpu.vendor in ("nvidia", "amd")

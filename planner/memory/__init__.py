@@ -1,7 +1,18 @@
 """Memory: one ledger for fit, search, deploy gate and probe check."""
 
+from planner.memory.advise import advise, largest_context
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.memory.ledger import kv_tokens_from_gib, ledger
 from planner.memory.types import MemoryLedger, Remedy
 
-__all__ = ["KvGroup", "KvLayout", "MemoryLedger", "Remedy", "kv_layout", "kv_tokens_from_gib", "ledger"]
+__all__ = [
+    "KvGroup",
+    "KvLayout",
+    "MemoryLedger",
+    "Remedy",
+    "advise",
+    "kv_layout",
+    "kv_tokens_from_gib",
+    "largest_context",
+    "ledger",
+]

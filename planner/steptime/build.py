@@ -54,7 +54,7 @@ def build(
 
 @lru_cache(maxsize=512)
 def _sampled(graph: RankGraph, gpu: GpuSpec, engine: EngineName) -> Sampled:
-    return sample(graph, source_for(gpu, engine))
+    return sample(graph, source_for(gpu, engine), gpu)
 
 
 @lru_cache(maxsize=64)

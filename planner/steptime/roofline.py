@@ -33,6 +33,19 @@ _NETWORK_GB_S = 50.0  # per GPU, one direction: 400 Gb/s fabric
 _KV_BYTES = {"fp8": 1.0, "fp4": 0.5625, "int8": 1.0}
 
 
+def peak_flops_per_ms(gpu: GpuSpec, compute: str) -> float | None:
+    """Dense peak of an arithmetic in operations per millisecond; None when the data sheet lacks it.
+
+    Without units of its own an arithmetic runs on the 16-bit ones (weights are widened first); fp32 at an eighth of
+    them.
+    """
+    half = gpu.bf16_tflops or gpu.fp16_tflops
+    rates = {"bf16": half, "fp16": gpu.fp16_tflops or gpu.bf16_tflops, "fp32": None if half is None else half / 8}
+    rates |= {"fp8": gpu.fp8_tflops, "int8": gpu.int8_tops, "fp4": gpu.fp4_tflops}
+    rate = rates.get(compute) or half
+    return None if rate is None else rate * 1e9
+
+
 class RooflineSource:
     """Analytic times of one rank on ``gpu``; evidence is always ROOFLINE."""
 
@@ -50,23 +63,16 @@ class RooflineSource:
         self.bytes_per_ms = gpu.mem_bw_gb_s * 1e6
 
     def peak_flops_per_ms(self, compute: str) -> float:
-        """Dense peak of an arithmetic, in floating-point operations per millisecond.
-
-        Without units of its own an arithmetic runs on the 16-bit ones (weights are widened first). Raises
-        UnsupportedError when the data sheet gives no 16-bit rate either.
-        """
-        gpu = self.gpu
-        half = gpu.bf16_tflops or gpu.fp16_tflops
-        rates = {"bf16": gpu.bf16_tflops or gpu.fp16_tflops, "fp16": gpu.fp16_tflops or gpu.bf16_tflops}
-        rates |= {"fp8": gpu.fp8_tflops, "int8": gpu.int8_tops, "fp4": gpu.fp4_tflops}
-        rates["fp32"] = None if half is None else half / 8
-        rate = rates.get(compute) or half
+        """See ``peak_flops_per_ms``; raises UnsupportedError where the data sheet gives no 16-bit rate."""
+        rate = peak_flops_per_ms(self.gpu, compute)
         if rate is None:
             raise UnsupportedError(
-                "the data sheet of this GPU gives no 16-bit arithmetic rate", field="gpu", value=gpu.name,
+                "the data sheet of this GPU gives no 16-bit arithmetic rate",
+                field="gpu",
+                value=self.gpu.name,
                 remedy="Add bf16_tflops or fp16_tflops to the GPU record.",
-            )  # fmt: skip
-        return rate * 1e9
+            )
+        return rate
 
     def compute_share(self, compute: str) -> float:
         """Share of peak that large GEMMs reach in this arithmetic."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.catalog.types import GpuSpec
 from planner.evidence import Evidence, weakest
+from planner.steptime.clock import slowdown
 from planner.steptime.graph import (
     AllReduceOp,
     AttentionOp,
@@ -16,8 +18,10 @@ from planner.steptime.graph import (
     MoeOp,
     RankGraph,
     StateOp,
+    TokenOp,
     TransferOp,
 )
+from planner.steptime.roofline import peak_flops_per_ms
 from planner.steptime.sources import F64, OperatorSource, Timed
 
 
@@ -59,21 +63,19 @@ class Sampled:
     head_ms: F64
     prefill_ms: F64
     decode_ms: F64
-    gemm_ms: F64  # part of shared_ms in GEMMs and experts, which slow down with the clock
     max_decode_kv: F64
     operators: dict[str, Evidence]
     evidence: Evidence
     notes: tuple[str, ...]
 
 
-def sample(graph: RankGraph, source: OperatorSource) -> Sampled:
+def sample(graph: RankGraph, source: OperatorSource, gpu: GpuSpec) -> Sampled:
     """Time every operator of ``graph`` on the grids and add up.
 
     The evidence is the weakest among the operator families that make up a tenth or more of a decode step (32 sequences
     of 2048 tokens) or of a prefill step (one prompt of 2048).
     """
     shared = np.zeros_like(TOKENS)
-    gemm = np.zeros_like(TOKENS)
     head = np.zeros_like(SEQUENCES)
     prefill = np.zeros((PREFILL_TOKENS.size, PREFILL_CONTEXT.size))
     decode = np.zeros((DECODE_BATCH.size, DECODE_KV.size))
@@ -94,9 +96,7 @@ def sample(graph: RankGraph, source: OperatorSource) -> Sampled:
     at_prompt = int(np.searchsorted(TOKENS, _REFERENCE_PROMPT))
     for op in graph.tokens:
         timed = source.rows(op, TOKENS)
-        shared += timed.ms
-        if isinstance(op, GemmOp | MoeOp):
-            gemm += timed.ms
+        shared += timed.ms * _sustained(op, timed, gpu)
         note(op, timed, timed.ms[at_batch], timed.ms[at_prompt])
     at_sequences = int(np.searchsorted(SEQUENCES, _REFERENCE_BATCH))
     for op in graph.head:
@@ -108,7 +108,7 @@ def sample(graph: RankGraph, source: OperatorSource) -> Sampled:
     keys = int(np.searchsorted(PREFILL_CONTEXT, _REFERENCE_PROMPT / 2))
     for mixer in graph.mixers:
         on_prompt = source.prefill(mixer, PREFILL_TOKENS, PREFILL_CONTEXT)
-        prefill += on_prompt.ms
+        prefill += on_prompt.ms * _sustained_prefill(on_prompt, gpu)
         note(mixer, on_prompt, 0.0, on_prompt.ms[new, keys])
         on_decode = source.decode(mixer, DECODE_BATCH, DECODE_KV)
         decode += on_decode.ms
@@ -121,12 +121,33 @@ def sample(graph: RankGraph, source: OperatorSource) -> Sampled:
         head_ms=head,
         prefill_ms=prefill,
         decode_ms=decode,
-        gemm_ms=gemm,
         max_decode_kv=in_range,
         operators=operators,
         evidence=_overall(operators, decode_share, prefill_share),
         notes=tuple(notes),
     )
+
+
+def _sustained(op: TokenOp, timed: Timed, gpu: GpuSpec) -> F64 | float:
+    """Clock slowdown of a token operator. Analytic times stand for whole runs already and take none."""
+    if timed.evidence is Evidence.ROOFLINE or not isinstance(op, GemmOp | MoeOp):
+        return 1.0
+    peak = peak_flops_per_ms(gpu, op.weight.compute)
+    if peak is None:
+        return 1.0
+    if isinstance(op, GemmOp):
+        flops = 2.0 * op.n * op.k * TOKENS
+    else:
+        matrices = 3 if op.gated else 2
+        flops = 2.0 * matrices * op.hidden * op.intermediate / op.tp * TOKENS * op.dp * op.topk / op.ep
+    return slowdown(gpu, flops * op.count / (peak * timed.ms))
+
+
+def _sustained_prefill(timed: Timed, gpu: GpuSpec) -> F64 | float:
+    """Clock slowdown of prefill attention: like a compute-bound GEMM once a step has 2048 tokens or more."""
+    if timed.evidence is Evidence.ROOFLINE:
+        return 1.0
+    return slowdown(gpu, np.clip(PREFILL_TOKENS / 2048.0, 0.0, 1.0))[:, None]
 
 
 def _overall(

@@ -48,17 +48,29 @@ class StepTables:
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """Delays outside the step, in milliseconds: see data h200_vllm024, points 1 and 4.
+    """Delays outside the step, in milliseconds, as a streaming client sees them.
 
     ``request_ms`` tokenisation and front end before the scheduler sees a request, plus ``request_ms_per_1k_tokens``;
     ``response_ms`` from the end of the step to the client's token; ``turnaround_ms`` from the last token at the client
-    to its next request at the server in a closed loop.
+    to its next request in a closed loop.
+
+    The front end works on one thing at a time. Of ``request_ms`` the part ``request_serial_ms`` queues behind other
+    requests: a request is seen no earlier than ``request_serial_ms`` after the one before it. Each streamed token
+    costs ``chunk_ms`` there, one after another: a step with n tokens occupies the front end for n x ``chunk_ms`` from
+    its end, or from when the front end has done the steps before, whichever is later; its tokens reach the client then
+    (on average half of that time earlier). When n x ``chunk_ms`` exceeds the step, the front end falls behind: clients
+    see the lag in their last token and send their next request that much later. With at most ``merge_below`` tokens a
+    step a lagging front end sends several tokens of a stream in one chunk, so its lag stays below n x ``chunk_ms``;
+    above, the lag grows.
     """
 
     request_ms: float
     request_ms_per_1k_tokens: float
     response_ms: float
     turnaround_ms: float
+    request_serial_ms: float = 0.0
+    chunk_ms: float = 0.0
+    merge_below: int = 0
 
 
 class StepTime(Protocol):

@@ -19,7 +19,7 @@ CONFIG_FILE = "llm-api.yaml"
 def command_line(
     resolved: ResolvedSettings, model_path: str, served_name: str, port: int, host: str, config_dir: str
 ) -> list[str]:
-    """Arguments of ``trtllm-serve``; the served name is a flag since 1.3.0rc7, before it the model's own name counts."""
+    """Arguments of ``trtllm-serve``; the served name is a flag since 1.3.0rc7, before it the model's name counts."""
     arguments = ["trtllm-serve", model_path, "--host", host, "--port", str(port)]
     if resolved.trt_backend != "pytorch":
         arguments += ["--backend", resolved.trt_backend]

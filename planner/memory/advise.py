@@ -37,9 +37,9 @@ def advise(
 ) -> tuple[Remedy, ...]:
     """Single changes to ``settings`` that would make the model fit, best first; empty when it fits already.
 
-    Looked for, in this order: the largest context, the fewest GPUs, an 8-bit KV cache, fewer weight bits, a smaller token
-    budget, fewer sequences, a larger share of memory. Every remedy is one that the ledger says fits and the engine
-    supports.
+    Looked for, in this order: the largest context, the fewest GPUs, an 8-bit KV cache, fewer weight bits, a smaller
+    token budget, fewer sequences, a larger share of memory. Every remedy is one that the ledger says fits and the
+    engine supports.
     """
 
     def attempt(changed: EngineSettings) -> MemoryLedger | None:
@@ -138,11 +138,8 @@ def _smaller_budgets(settings: EngineSettings, fits: Callable[[EngineSettings], 
         sequences = min(settings.max_num_seqs or budget, budget)
         changed = replace(settings, max_num_batched_tokens=budget, max_num_seqs=sequences)
         if budget < (settings.max_num_batched_tokens or 1 << 30) and fits(changed):
-            yield Remedy(
-                "max_num_batched_tokens",
-                budget,
-                f"A token budget of {budget:,} per step would fit; prefill slows down.",
-            )
+            sentence = f"A token budget of {budget:,} per step would fit; prefill slows down."
+            yield Remedy("max_num_batched_tokens", budget, sentence)
             break
     for sequences in _SEQUENCES:
         if sequences < (settings.max_num_seqs or 1 << 30) and fits(replace(settings, max_num_seqs=sequences)):
@@ -151,11 +148,16 @@ def _smaller_budgets(settings: EngineSettings, fits: Callable[[EngineSettings], 
 
 
 def _other_share(settings: EngineSettings, fits: Callable[[EngineSettings], bool]) -> Iterable[Remedy]:
-    name = "gpu_memory_utilization" if settings.engine is EngineName.VLLM else "free_gpu_memory_fraction"
-    current = getattr(settings, name)
+    vllm = settings.engine is EngineName.VLLM
+    name = "gpu_memory_utilization" if vllm else "free_gpu_memory_fraction"
+    current = settings.gpu_memory_utilization if vllm else settings.free_gpu_memory_fraction
     for share in _SHARES:
         if current is not None and share <= current:
             continue
-        if fits(replace(settings, **{name: share})):
+        if vllm:
+            changed = replace(settings, gpu_memory_utilization=share)
+        else:
+            changed = replace(settings, free_gpu_memory_fraction=share)
+        if fits(changed):
             yield Remedy(name, share, f"{_LABEL[settings.engine]} with {name} {share} would fit.")
             return

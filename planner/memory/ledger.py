@@ -223,16 +223,17 @@ def _verdict(
         binding = "weights" if rank.weights >= room else "activation"
         parts = f"weights {rank.weights:.2f}, activation {rank.activation:.2f}, outside torch {rank.non_torch:.2f} GiB"
         reasons.append(
-            f"No memory is left for the KV cache: {parts} against {room:.2f} GiB ({rank.kv:.2f} GiB short of nothing)."
+            f"No memory is left for the KV cache: {parts} against {room:.2f} GiB (short by {-rank.kv:.2f} GiB)."
             if rank.weights < room
             else f"The weights alone ({rank.weights:.2f} GiB per GPU) exceed the {room:.2f} GiB available."
         )
     elif rank.blocks < need:
         binding = "kv"
         needed = need * rank.layout.block_bytes / GIB
+        cut = "" if vllm else " TensorRT-LLM starts all the same, with its context cut to that."
         reasons.append(
             f"One request of {resolved.max_model_len:,} tokens needs {needed:.2f} GiB of KV cache, {rank.kv:.2f} GiB "
-            f"are available; the longest that fits is {longest:,} tokens."
+            f"are available; the longest that fits is {longest:,} tokens.{cut}"
         )
     spare = total - others - budget + rank.activation
     if vllm and not in_budget and not reasons and rank.graph > spare:

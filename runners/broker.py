@@ -26,7 +26,7 @@ POLL_S = 0.1
 class Channel(filesystem.Channel):
     """Filesystem channel with atomic writes. Files are ``<time ns>_<uuid>.<queue>.msg``."""
 
-    def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:
+    def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:  # type: ignore[override]
         """Write one message; raises ChannelError when the directory cannot be written."""
         name = f"{time_ns():020d}_{uuid.uuid4()}.{queue}.msg"
         folder = Path(self.data_folder_out)

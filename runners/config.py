@@ -26,7 +26,7 @@ class NodeConfig:
     broker_url: str
     bind_host: str = "127.0.0.1"
     public_host: str = "127.0.0.1"
-    vllm_python: str = ""
+    vllm: str = "vllm"
     vllm_cpu_python: str = ""
     trtllm_serve: str = "trtllm-serve"
     log_limit_mib: int = 32
@@ -46,18 +46,18 @@ def load_config(environ: Mapping[str, str] | None = None) -> NodeConfig:
         raise CommandRefusedError(
             f"TONNAGE_NODE_SLUG is not a slug: {slug!r}.", "Use letters, digits, hyphens and underscores."
         )
-    data_dir = Path(env.get("TONNAGE_DATA_DIR", "var")).absolute()
     repository = Path(__file__).resolve().parent.parent
+    data_dir = Path(env.get("TONNAGE_DATA_DIR") or repository / "var").expanduser().resolve()
     public_host = env.get("TONNAGE_NODE_HOST", "127.0.0.1")
     local = public_host in ("127.0.0.1", "localhost")
     return NodeConfig(
         slug=slug,
         data_dir=data_dir,
         state_dir=Path(env.get("TONNAGE_NODE_STATE_DIR", str(data_dir / "nodes" / slug))).absolute(),
-        broker_url=env.get("TONNAGE_BROKER_URL", "filesystem://"),
+        broker_url=env.get("TONNAGE_BROKER_URL") or "filesystem://",
         bind_host=env.get("TONNAGE_NODE_BIND", "127.0.0.1" if local else "0.0.0.0"),  # noqa: S104 - serves other hosts
         public_host=public_host,
-        vllm_python=env.get("TONNAGE_VLLM_PYTHON", str(repository / ".venv-vllm" / "bin" / "python")),
+        vllm=env.get("TONNAGE_VLLM", "vllm"),
         vllm_cpu_python=env.get("TONNAGE_VLLM_CPU_PYTHON", str(repository / ".venv-vllm-cpu" / "bin" / "python")),
         trtllm_serve=env.get("TONNAGE_TRTLLM_SERVE", "trtllm-serve"),
         log_limit_mib=_positive(env, "TONNAGE_ENGINE_LOG_MIB", 32),

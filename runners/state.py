@@ -48,6 +48,7 @@ class Handle:
     ready_at: float = 0.0
     emulated: bool = False
     tokenizer: str = ""
+    gpu_used_mib: dict[str, int] = field(default_factory=dict)  # before the start, by GPU index
     startup: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     remedy: str = ""

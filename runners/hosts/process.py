@@ -76,6 +76,11 @@ def is_alive(process: ProcessIdentity | None) -> bool:
     return identify(process.pid) == process
 
 
+def same_boot(process: ProcessIdentity) -> bool:
+    """Whether the host has not been restarted since ``process`` was started."""
+    return process.boot_id == _boot_id()
+
+
 def marked(value: str, marker: str = MARKER) -> list[int]:
     """Pids of living processes whose environment has ``marker=value``."""
     wanted = f"{marker}={value}".encode()

@@ -27,7 +27,7 @@ async def run(spec: EmulationSpec, served_name: str, host: str, port: int) -> in
     if not spec.faults.ignore_sigterm:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.add_signal_handler(signal.SIGINT, stop.set)
-    engine = EmulatedEngine(spec, EngineMetrics(spec.acts_as, served_name))
+    engine = EmulatedEngine(spec, EngineMetrics(spec.acts_as, served_name, spec.limits))
     api = Api(engine, served_name)
     try:
         server = await serve(host, port, api.handle)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from runners.engines.emulated.scheduler import Scheduler, Sequence
+from runners.engines.emulated.spec import Limits
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
 
@@ -12,7 +13,7 @@ _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1,
 class EngineMetrics:
     """Prometheus metrics of one engine; ``acts_as`` vllm | tensorrt_llm decides the names."""
 
-    def __init__(self, acts_as: str, model_name: str) -> None:
+    def __init__(self, acts_as: str, model_name: str, limits: Limits) -> None:
         self.registry = CollectorRegistry()
         vllm = acts_as == "vllm"
         prefix = "vllm:" if vllm else "trtllm_"
@@ -31,6 +32,9 @@ class EngineMetrics:
         Gauge("tonnage_emulated", "1: these figures come from a model, not from hardware", registry=self.registry).set(
             1
         )
+        if vllm:
+            cache = {"block_size": str(limits.block_tokens), "num_gpu_blocks": str(limits.kv_blocks), "engine": "0"}
+            Info("vllm:cache_config", "Information of the CacheConfig", registry=self.registry).info(cache)
         self._running = gauge("num_requests_running", "Requests in model execution batches")
         self._waiting = gauge("num_requests_waiting", "Requests waiting to be processed")
         self._usage = gauge("kv_cache_usage_perc" if vllm else "kv_cache_utilization", "KV-cache usage, 0..1")

@@ -28,10 +28,11 @@ def node_queue(slug: str) -> str:
 class EngineLaunch:
     """What to start, without saying how: the engine adapter turns it into a command line for that version.
 
-    ``model`` is a model id or a local directory; ``served_name`` what /v1/models must list. ``engine`` vllm | vllm_cpu
-    | tensorrt_llm | emulated. ``flags`` are engine options by their planner name (tp, max_model_len,
-    kv_cache_dtype...); ``emulation`` is the step-time material for the emulated engine (see runners.engines.emulated),
-    else empty.
+    ``model`` is a model id or a local directory; ``served_name`` what /v1/models must list. ``engine`` vllm |
+    vllm_cpu | tensorrt_llm | emulated. ``flags`` are engine options by their planner name (tp, max_model_len,
+    kv_cache_dtype...), scalars all; ``stated`` names those that a user or plan chose against the engine's own default
+    (origin "user"), the others are written out only where capacity rests on them. ``emulation`` is the material of
+    the emulated engine (runners.engines.emulated.spec.EmulationSpec as JSON), else empty.
     """
 
     engine: str
@@ -44,6 +45,7 @@ class EngineLaunch:
     env: dict[str, str] = field(default_factory=dict)
     emulation: dict = field(default_factory=dict)
     ready_timeout_s: float = 1800.0
+    stated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from planner.engines.types import EngineName
 from runners.config import NodeConfig
 from runners.contracts import EngineLaunch, StartupFacts
 from runners.engines.base import Failure, MetricNames, Phase, ProcessPlan, check_launch
-from runners.engines.commands import engine_arguments, require_program, write_config_files
+from runners.engines.commands import engine_command, require_program, write_files
 from runners.engines.logs import FailurePattern, all_numbers, explain, last_number
 
 TENSORRT_METRICS = MetricNames(
@@ -153,12 +154,12 @@ class TensorRtAdapter:
         """See ``EngineAdapter.plan``."""
         check_launch(launch)
         program = require_program(config.trtllm_serve, "TensorRT-LLM", "TONNAGE_TRTLLM_SERVE")
-        arguments = engine_arguments(launch, launch.model, config.bind_host)
-        write_config_files(launch, folder)
+        command = engine_command(launch, EngineName.TENSORRT_LLM, launch.model, config.bind_host, folder)
+        write_files(command, folder)
         env = {**launch.env}
         if launch.gpu_indexes:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.gpu_indexes))
-        return ProcessPlan((program, *arguments), env, tokenizer=launch.model)
+        return ProcessPlan((program, *command.arguments), env, tokenizer=launch.model)
 
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """See ``EngineAdapter.parse_startup``."""

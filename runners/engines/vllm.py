@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from planner.engines.types import EngineName
 from runners.config import NodeConfig
 from runners.contracts import EngineLaunch, StartupFacts
 from runners.engines.base import Failure, MetricNames, Phase, ProcessPlan, check_launch
-from runners.engines.commands import engine_arguments, require_program, write_config_files
+from runners.engines.commands import engine_command, require_program, write_files
 from runners.engines.logs import FailurePattern, all_numbers, explain, last_number
 
 VLLM_METRICS = MetricNames(
@@ -183,8 +184,8 @@ class VllmAdapter:
         """See ``EngineAdapter.plan``."""
         check_launch(launch)
         program = require_program(config.vllm, "vLLM", "TONNAGE_VLLM")
-        arguments = engine_arguments(launch, launch.model, config.bind_host)
-        write_config_files(launch, folder)
+        command = engine_command(launch, EngineName.VLLM, launch.model, config.bind_host, folder)
+        write_files(command, folder)
         env = {
             "VLLM_NO_USAGE_STATS": "1",
             "NO_COLOR": "1",
@@ -192,8 +193,7 @@ class VllmAdapter:
             **_visible_gpus(launch),
             **launch.env,
         }
-        argv = (program, "serve", launch.model, *arguments)
-        return ProcessPlan(argv, env, tokenizer=launch.model)
+        return ProcessPlan((program, *command.arguments), env, tokenizer=launch.model)
 
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """See ``EngineAdapter.parse_startup``."""

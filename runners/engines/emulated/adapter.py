@@ -66,5 +66,5 @@ def read_emulation(launch: EngineLaunch) -> EmulationSpec:
         return parse_spec(launch.emulation)
     except InputError as error:
         raise CommandRefusedError(
-            f"The emulation is malformed: {error}", "Build it with runners.contracts.emulation_payload."
+            f"The emulation is malformed: {error}", "It must be what runners.engines.emulated.spec describes."
         ) from error

@@ -218,8 +218,8 @@ LOGGING = {
         "django": {"level": "INFO"},
         "django.server": {"level": "WARNING"},
         "axes": {"level": "WARNING"},
-        "celery": {"level": "INFO"},
-        "kombu": {"level": "WARNING"},
+        "celery": {"level": "WARNING"},
+        "kombu": {"level": "ERROR"},
     },
 }
 logging.config.dictConfig(LOGGING)

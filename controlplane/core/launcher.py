@@ -71,7 +71,7 @@ def single_instance() -> Iterator[None]:
 def prepare(say: Say) -> None:
     """Make the database ready, saying each step; raises CommandError with one sentence."""
     try:
-        Path(settings.DATA_DIR).mkdir(parents=True, exist_ok=True)
+        Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
         hostlease.check()
         executor = MigrationExecutor(connection)
         pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -92,7 +92,7 @@ def children(host: str, port: int, node_slug: str = LOCAL_SLUG) -> list[Child]:
     """The processes of one installation on this host."""
     python = sys.executable
     bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    celery = [python, "-m", "celery"]
+    celery = [python, "-W", "ignore", "-m", "celery", "--quiet"]
     quiet = ["--loglevel", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
     broker = settings.ENV.broker_url or "filesystem://"
     node_env = {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from planner.catalog.tables import DATA, nearest, number, read_csv, simplified
 from planner.errors import InputError, UnknownModelError
 from planner.models import load_config_file, parse, parse_config_text
+from planner.models.parser import precision_in_name
+from planner.models.precision import with_precision
 from planner.models.spec import ModelSpec
 
 _SIDE = ".hf_quant_config.json"
@@ -75,7 +77,8 @@ def get_model(id_or_path: str | os.PathLike[str]) -> ModelSpec:
         raise UnknownModelError("must be a model id or a path", field="model", value=text)
     known = _aliases().get(simplified(text))
     if known is not None and not text.startswith((".", "/")):
-        return _catalogue_model(known)
+        spec = _catalogue_model(known)
+        return spec if simplified(text) == simplified(known) else _as_named(spec, text)
     path = Path(text)
     try:
         if path.is_dir():
@@ -101,6 +104,15 @@ def _catalogue_model(model_id: str) -> ModelSpec:
     side = folder / (name.removesuffix(".json") + _SIDE)
     quantization = parse_config_text(side.read_bytes(), side.name) if side.is_file() else None
     return parse(parse_config_text((folder / name).read_bytes(), name), model_id=model_id, quant_config=quantization)
+
+
+@cache
+def _as_named(spec: ModelSpec, alias: str) -> ModelSpec:
+    """``spec`` as ``alias`` stores it: the same shape; its name may state a quantisation."""
+    precision = precision_in_name(alias)
+    note = f"{alias} has the shape of {spec.model_id}, whose configuration is used."
+    quantised = with_precision(spec, precision) if precision else spec
+    return replace(quantised, notes=(*quantised.notes, note))
 
 
 @cache

@@ -41,6 +41,7 @@ class Draft:
     embedding: Linear | None = None
     extra: list[Linear] = field(default_factory=list)
     mtp: list[Layer] = field(default_factory=list)
+    mtp_layers: int | None = None  # predicted tokens; None: one for each of ``mtp``
     task: str = "generate"
     layer_path: str = "model.layers.{}"
     notes: list[str] = field(default_factory=list)

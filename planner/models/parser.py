@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
@@ -27,6 +28,9 @@ _DTYPES = {
     "float": "fp32",
     "fp32": "fp32",
 }
+
+
+_NAMED_PRECISIONS = {"nvfp4": "fp4", "fp4": "fp4", "mxfp4": "mxfp4", "fp8": "fp8", "awq": "int4", "gptq": "int4"}
 
 
 def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, Any] | None = None) -> ModelSpec:
@@ -69,6 +73,9 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
         notes.append(
             "Not in config.json, taken from the model library's defaults: " + ", ".join(language.used_defaults) + "."
         )
+    promised = precision_in_name(model_id)
+    if promised and scheme.quantization.method == "none":
+        notes.append(f"The name promises {promised}, but the configuration holds no quantisation; none is assumed.")
     dtype, dtype_note = _dtype(root, language)
     if dtype_note:
         notes.append(dtype_note)
@@ -89,12 +96,21 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
         quantization=quantization,
         vision=vision,
         extra_linears=tuple(draft.extra),
-        mtp_layers=len(mtp),
+        mtp_layers=len(mtp) if draft.mtp_layers is None else draft.mtp_layers,
         mtp_groups=group_layers(mtp)[0],
         rope_cache_elements=rope_cache_elements(language, groups, draft.max_position),
         notes=tuple(notes),
         config=dict(config),
     )
+
+
+def precision_in_name(model_id: str) -> str:
+    """The planner's word for a quantisation that a model's name states ("-FP8", "-AWQ", "-NVFP4"), else ""."""
+    words = set(re.split(r"[-_/.]", model_id.lower()))
+    for word, precision in _NAMED_PRECISIONS.items():
+        if word in words:
+            return precision
+    return ""
 
 
 def _architecture(root: Fields) -> str:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from planner.errors import InputError
 from planner.models.quantization import STORED_BITS
-from planner.models.spec import LayerGroup, Linear, ModelSpec, Shard
+from planner.models.spec import Ffn, LayerGroup, Linear, ModelSpec, Shard
 
 VOCAB_PADDING = 64
 
@@ -184,6 +184,8 @@ def check_parallel(spec: ModelSpec, parallel: Parallelism) -> None:
                 value=parallel.tp,
                 remedy=_divisors(heads),
             )
+        if group.ffn is not None:
+            _check_widths(group.ffn, parallel)
         kv = getattr(group.mixer, "kv_heads", 0)
         if kv and kv % parallel.tp and parallel.tp % kv:
             raise InputError(f"must divide {kv} KV heads, or be a multiple of them", field="tp", value=parallel.tp)
@@ -195,6 +197,17 @@ def check_parallel(spec: ModelSpec, parallel: Parallelism) -> None:
             raise InputError("must not exceed tp x dp", field="ep", value=parallel.ep)
         if (parallel.tp * parallel.dp) % parallel.ep:
             raise InputError("must divide tp x dp", field="ep", value=parallel.ep)
+
+
+def _check_widths(ffn: Ffn, parallel: Parallelism) -> None:
+    widths = [(ffn.intermediate, parallel.tp), (ffn.shared_intermediate, parallel.tp)]
+    if ffn.experts and parallel.tp * parallel.dp % parallel.ep == 0:
+        widths.append((ffn.expert_intermediate, parallel.tp * parallel.dp // parallel.ep))
+    for width, parts in widths:
+        if width % parts:
+            raise InputError(
+                f"does not divide the feed-forward width of {width} by {parts}", field="tp", value=parallel.tp
+            )
 
 
 def _divisors(heads: int) -> str:

@@ -146,6 +146,7 @@ def nemotron_h(fields: Fields) -> Draft:
         one = [made[kind] for kind in parts]
         one[0] = mtp_layer(one[0], hidden)
         draft.mtp = one * heads
+        draft.mtp_layers = heads
     return draft
 
 

@@ -1,0 +1,171 @@
+"""The catalogue: every file loads, every fact has a source, names are forgiving, nothing blank becomes zero."""
+
+from __future__ import annotations
+
+import dataclasses
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from planner.catalog import (
+    default_price,
+    get_gpu,
+    get_model,
+    get_node_type,
+    get_rate_profile,
+    get_trace,
+    list_gpus,
+    list_models,
+    list_node_types,
+    list_rate_profiles,
+    list_traces,
+    model_source,
+    price_facts,
+    published_params,
+)
+from planner.catalog.gpus import reported_total_gib
+from planner.errors import InputError, UnknownGpuError, UnknownModelError, UnsupportedError
+
+
+@pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.name)
+def test_every_gpu_is_plausible_and_sourced(gpu) -> None:
+    assert gpu.source
+    assert 0.85 * gpu.memory_gb <= gpu.total_gib <= 1.01 * gpu.memory_gb
+    for field in dataclasses.fields(gpu):
+        value = getattr(gpu, field.name)
+        if isinstance(value, float):
+            assert value > 0, field.name
+    if gpu.fp8_tflops is not None and gpu.bf16_tflops is not None:
+        assert gpu.fp8_tflops <= 2.05 * gpu.bf16_tflops  # dense figures: no sparsity slipped in
+    if gpu.vendor == "nvidia":
+        assert gpu.compute_capability is not None
+
+
+def test_names_and_aliases() -> None:
+    assert get_gpu("H100").name == get_gpu("h100-sxm5-80gb").name == get_gpu("H100 SXM5 80GB").name
+    assert get_gpu("GB10 (DGX Spark)").unified_memory
+    with pytest.raises(UnknownGpuError, match="H100-SXM5-80GB"):
+        get_gpu("H100-SXM5")
+    for absurd in ("", "nonesuch", None, 5):
+        with pytest.raises(UnknownGpuError):
+            get_gpu(absurd)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [("H100-SXM5-80GB", 79.2), ("A100-SXM4-80GB", 79.15), ("RTX-4090", 23.55), ("MI300X", 191.98), ("L40S", 44.5)],
+)
+def test_total_memory(name: str, gib: float) -> None:
+    assert get_gpu(name).total_gib == pytest.approx(gib, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "kind", "name", "smi_mib", "logged_gib"),
+    [
+        (24, "GDDR6X", "RTX-3090", 24576, 23.58),
+        (24, "GDDR6X", "RTX-4090", 24564, 23.55),
+        (80, "HBM3", "H100", 81559, 79.19),
+        (288, "HBM3e", "GB300", 284208, 276.62),
+        (96, "GDDR7", "RTX-PRO-6000", 97887, 94.97),
+        (24, "GDDR6X", "RTX-4090", None, 23.55),
+        (80, "HBM3", "H100", None, 79.19),
+    ],
+)
+def test_memory_estimate_against_logs(
+    memory_gb: float, kind: str, name: str, smi_mib: float | None, logged_gib: float
+) -> None:
+    assert reported_total_gib(memory_gb, kind, "nvidia", name, smi_mib) == pytest.approx(logged_gib, abs=0.15)
+
+
+def test_packages_are_seen_as_the_engine_sees_them() -> None:
+    assert get_gpu("MI250X").memory_gb == 64
+    assert "halved" in get_gpu("MI250X").notes
+
+
+def test_operator_database_systems() -> None:
+    named = {gpu.name: gpu.aic_system for gpu in list_gpus() if gpu.aic_system}
+    assert named["H200-SXM-141GB"] == "h200_sxm"
+    assert len(named) == 11
+    assert get_gpu("A100-PCIe-80GB").aic_system is None
+
+
+def test_cpu_host_says_that_it_is_an_assumption() -> None:
+    host = get_gpu("CPU-host")
+    assert host.vendor == "cpu"
+    assert "calibrate" in host.notes
+    assert get_node_type("local-cpu").gpu == host.name
+
+
+def test_node_types() -> None:
+    for node_type in list_node_types():
+        assert node_type.source
+        assert node_type.gpus % node_type.nvlink_domain == 0
+        assert get_gpu(node_type.gpu).name == node_type.gpu
+    assert get_node_type("8xh100 sxm").nvlink_domain == 8
+    assert get_node_type("4xL40S").nvlink_domain == 1
+    with pytest.raises(InputError, match="8xH100-SXM"):
+        get_node_type("8xH100")
+
+
+def test_prices() -> None:
+    facts = price_facts("H100")
+    assert len(facts) > 10
+    assert all(fact.source for fact in facts)
+    price = default_price("H100")
+    assert price.usd_per_gpu_hour == Decimal("3.99")
+    assert sum(part for _, part in price.parts) == price.usd_per_gpu_hour
+    assert "SPOT" not in price.source
+    assert default_price("MI300X").usd_per_gpu_hour == Decimal("4.5")
+    assert price_facts("A40") == ()
+    with pytest.raises(UnsupportedError, match="A40"):
+        default_price("A40")
+
+
+def test_models_have_sources_and_close_names() -> None:
+    assert len(list_models()) == 145
+    for name in list_models():
+        assert model_source(name).kind
+    assert get_model("Meta-Llama-3.1-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
+    assert get_model("meta-llama/Meta-Llama-3-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
+    for wrong in ("meta-llama/Llama-3.1-9B", "", "a\0b", "/nonexistent/config.json"):
+        with pytest.raises(UnknownModelError):
+            get_model(wrong)
+    with pytest.raises(UnknownModelError, match=r"Llama-3\.1"):
+        model_source("meta-llama/Llama-3.1-9B")
+
+
+def test_published_counts() -> None:
+    published = published_params("meta-llama/Llama-3.1-8B-Instruct")
+    assert published is not None
+    assert published.total_b == 8.0
+    assert published_params("nobody/nothing") is None
+
+
+@pytest.mark.parametrize("name", list_traces())
+def test_traces(name: str) -> None:
+    trace = get_trace(name)
+    assert len(trace.input_tokens) == len(trace.output_tokens) > 1000
+    assert trace.input_tokens.min() > 0
+    assert trace.output_tokens.min() > 0
+    assert trace.licence
+    assert not trace.input_tokens.flags.writeable
+    if trace.times_s is not None:
+        assert np.all(np.diff(trace.times_s) >= 0)
+
+
+def test_trace_means_and_prefixes() -> None:
+    azure, mooncake = get_trace("azure_2023_code"), get_trace("mooncake_synthetic")
+    assert (len(azure.input_tokens), round(azure.input_tokens.mean())) == (8819, 2048)
+    assert azure.prefix_hit is None
+    assert mooncake.prefix_hit == pytest.approx(0.65, abs=0.01)
+    with pytest.raises(InputError, match="azure_2023_code"):
+        get_trace("azure_2023")
+
+
+@pytest.mark.parametrize("name", list_rate_profiles())
+def test_rate_profiles(name: str) -> None:
+    profile = get_rate_profile(name)
+    assert profile.window_s == 600
+    assert np.allclose(np.diff(profile.start_s), 600)
+    assert np.all(profile.rate_per_s >= 0)

@@ -1,0 +1,122 @@
+"""Parameter counts of every catalogue model against published ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.catalog import get_model, list_models, published_params
+from planner.models.sharding import active_params
+
+EXACT = {
+    "BAAI/bge-small-en-v1.5": 33_360_000,
+    "HuggingFaceTB/SmolLM2-360M-Instruct": 361_821_120,
+    "Qwen/Qwen2-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    "bigcode/starcoder2-7b": 7_173_923_840,
+    "deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
+    "google/gemma-2-27b-it": 27_227_128_320,
+    "google/gemma-2-9b-it": 9_241_705_984,
+    "google/gemma-2b-it": 2_506_172_416,
+    "google/gemma-3-1b-it": 999_885_952,
+    "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "meta-llama/Meta-Llama-3.1-405B": 405_853_388_800,
+    "meta-llama/Meta-Llama-3.1-8B": 8_030_261_248,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
+    "microsoft/phi-2": 2_779_683_840,
+    "mistralai/Mistral-7B-Instruct-v0.3": 7_248_023_552,
+    "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "sentence-transformers/all-MiniLM-L6-v1": 22_713_216,
+}
+"""Sums over the tensors of the published checkpoints."""
+
+STATED_B = {
+    "LGAI-EXAONE/EXAONE-4.0-32B": 32.0,
+    "ai21labs/AI21-Jamba-1.5-Mini": 51.6,
+    "deepseek-ai/DeepSeek-V2": 236.0,
+    "google/gemma-3-27b-it": 27.4,
+    "google/gemma-3-4b-it": 4.3,
+    "ibm-granite/granite-4.0-h-small": 32.2,
+    "meta-llama/Llama-3.2-90B-Vision-Instruct": 88.8,
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": 400.0,
+    "moonshotai/Kimi-K2-Instruct": 1026.0,
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1": 49.9,
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31.6,
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 550.0,
+    "nvidia/Nemotron-H-56B-Base-8K": 56.0,
+    "openai/gpt-oss-120b": 116.8,
+    "openai/gpt-oss-20b": 20.9,
+    "tiiuae/falcon-40b": 41.3,
+    "XiaomiMiMo/MiMo-V2-Flash": 309.0,
+}
+"""Totals that publishers state with enough digits, in 10^9."""
+
+PUBLISHED_OTHERWISE = {
+    "Qwen/Qwen3-14B": "the sum is 14.77e9; the leaderboard cuts decimals",
+    "Qwen/Qwen3-32B": "the sum is 32.76e9; the leaderboard cuts decimals",
+    "Qwen/Qwen3-30B-A3B": "the sum is 30.53e9; the leaderboard cuts decimals",
+    "Qwen/Qwen3-VL-8B-Instruct": "8 counts the language part (8.19e9) without decimals; the tower adds 0.58e9",
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": "30 counts the language part without decimals; the tower adds 0.54e9",
+    "Qwen/Qwen3-VL-32B-Instruct": "32 counts the language part without decimals; the tower adds 0.60e9",
+    "Qwen/Qwen3-VL-32B-Thinking": "the same",
+    "deepseek-ai/DeepSeek-V3.2": "685 includes the 14e9 of the prediction module, which total_params leaves out",
+    "deepseek-ai/DeepSeek-V4-Pro": "1600 is rounded to two digits; the sum is 1573e9",
+    "moonshotai/Kimi-K2.5": "1000 is rounded to one digit; the sum is 1027e9",
+    "zai-org/GLM-5.1": "754 includes the prediction layer, which total_params leaves out",
+    "zai-org/GLM-5.2-FP8": "the same",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "the configuration here has no image tower (0.87e9)",
+}
+
+
+@pytest.mark.parametrize("model_id", list_models())
+def test_every_catalogue_model_is_parsed(model_id: str) -> None:
+    spec = get_model(model_id)
+    assert spec.layers == sum(group.count for group in spec.groups) > 0
+    assert set(spec.layer_order) == set(range(len(spec.groups)))
+    assert 0 < active_params(spec) <= spec.total_params + spec.embedding.params
+    assert all(linear.n > 0 and linear.k > 0 for group in spec.groups for linear in group.linears)
+
+
+@pytest.mark.parametrize("model_id", sorted(EXACT))
+def test_exact_parameter_counts(model_id: str) -> None:
+    assert get_model(model_id).total_params == EXACT[model_id]
+
+
+@pytest.mark.parametrize("model_id", sorted(STATED_B))
+def test_stated_parameter_counts(model_id: str) -> None:
+    assert get_model(model_id).total_params / 1e9 == pytest.approx(STATED_B[model_id], rel=0.01)
+
+
+@pytest.mark.parametrize("model_id", [name for name in list_models() if published_params(name)])
+def test_published_counts_within_their_rounding(model_id: str) -> None:
+    published = published_params(model_id)
+    assert published is not None
+    total = get_model(model_id).total_params / 1e9
+    digits = 10.0 ** -len(f"{published.total_b:g}".partition(".")[2])
+    tolerance = max(0.01 * published.total_b, digits / 2)
+    if model_id in PUBLISHED_OTHERWISE:
+        assert abs(total - published.total_b) > tolerance, "no longer an exception"
+        assert total == pytest.approx(published.total_b, rel=0.1)
+    else:
+        assert abs(total - published.total_b) <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("model_id", "active_b"),
+    [
+        ("Qwen/Qwen3-235B-A22B", 22.0),
+        ("deepseek-ai/DeepSeek-V3", 37.0),
+        ("deepseek-ai/DeepSeek-V4-Flash", 13.0),
+        ("mistralai/Mixtral-8x7B-v0.1", 12.9),
+        ("moonshotai/Kimi-K2.5", 32.0),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", 55.0),
+        ("openai/gpt-oss-120b", 5.1),
+    ],
+)
+def test_active_parameters(model_id: str, active_b: float) -> None:
+    assert active_params(get_model(model_id)) / 1e9 == pytest.approx(active_b, rel=0.03)

@@ -1,0 +1,1 @@
+"""Waste at three levels: KV tokens, device memory, fleet GPUs."""

@@ -1,0 +1,121 @@
+"""Users, a small fleet and a workload; messages are recorded instead of sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from controlplane.core.models import Role, User
+from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.jobs import sending
+from controlplane.workloads.models import SloTarget, Workload
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch, data_dir: Any) -> list[tuple[str, dict, str]]:
+    """Every message that would have gone to the broker: (task, payload, queue)."""
+    messages: list[tuple[str, dict, str]] = []
+    monkeypatch.setattr(sending, "publish", lambda task, payload, queue: messages.append((task, payload, queue)))
+    return messages
+
+
+@pytest.fixture
+def make_user(db: None) -> Callable[..., User]:
+    """A user of a role; staff, so that the admin console is open to them."""
+
+    def make(role: str, name: str = "", **extra: Any) -> User:
+        return User.objects.create_user(name or role, password="long-enough-9", role=role, is_staff=True, **extra)
+
+    return make
+
+
+@pytest.fixture
+def viewer(make_user: Callable[..., User]) -> User:
+    """May look."""
+    return make_user(Role.VIEWER)
+
+
+@pytest.fixture
+def planner(make_user: Callable[..., User]) -> User:
+    """May plan."""
+    return make_user(Role.PLANNER)
+
+
+@pytest.fixture
+def operator(make_user: Callable[..., User]) -> User:
+    """May run things."""
+    return make_user(Role.OPERATOR)
+
+
+@pytest.fixture
+def administrator(make_user: Callable[..., User]) -> User:
+    """May do everything."""
+    return make_user(Role.ADMIN, "root", is_superuser=True)
+
+
+@pytest.fixture
+def site(db: None) -> Site:
+    """A site."""
+    return Site.objects.create(name="Test site", slug="test-site", usd_per_kwh=Decimal("0.10"))
+
+
+@pytest.fixture
+def h100(db: None) -> GpuModel:
+    """A GPU model with a price."""
+    model = GpuModel.objects.create(name="H100-SXM5-80GB", vendor="nvidia", architecture="Hopper")
+    Price.objects.create(
+        gpu_model=model,
+        basis="rental",
+        usd_per_gpu_hour=Decimal("2.50"),
+        source="test",
+        valid_from=dt.date(2026, 1, 1),
+    )
+    return model
+
+
+@pytest.fixture
+def node_type(h100: GpuModel) -> NodeType:
+    """Eight H100 in one NVLink domain."""
+    return NodeType.objects.create(name="8xH100", slug="8xh100", gpu_model=h100, gpus=8, nvlink_domain=8)
+
+
+@pytest.fixture
+def make_node(site: Site, node_type: NodeType) -> Callable[..., Node]:
+    """A node with its GPUs."""
+
+    def make(name: str = "n1", **extra: Any) -> Node:
+        node = Node.objects.create(**{"site": site, "node_type": node_type, "name": name, "slug": name, **extra})
+        Gpu.objects.bulk_create(Gpu(node=node, index=index) for index in range(node.node_type.gpus))
+        return node
+
+    return make
+
+
+@pytest.fixture
+def node(make_node: Callable[..., Node]) -> Node:
+    """One node."""
+    return make_node()
+
+
+@pytest.fixture
+def local_node(site: Site, db: None) -> Node:
+    """The host of the control plane, a CPU device."""
+    model = GpuModel.objects.create(name="CPU-host", vendor="cpu")
+    kind = NodeType.objects.create(name="local-cpu", slug="local-cpu", gpu_model=model, gpus=1, nvlink_domain=1)
+    node = Node.objects.create(site=site, node_type=kind, name="this-host", slug="local", is_local=True)
+    Gpu.objects.create(node=node, index=0)
+    return node
+
+
+@pytest.fixture
+def workload(db: None) -> Workload:
+    """A chat workload with an objective."""
+    row = Workload.objects.create(
+        name="Chat", slug="chat", model_ref="meta-llama/Llama-3.1-8B-Instruct", load_kind="open", rate_per_s=4.0
+    )
+    SloTarget.objects.create(workload=row, metric="ttft", stat="p90", limit_ms=1000)
+    return row

@@ -90,6 +90,12 @@ def percent(share: Any, figures: int = 2) -> str:
     return "–" if number is None else f"{sig(number * 100, figures)} %"
 
 
+def signed_percent(share: Any) -> str:
+    """A deviation: +4 %, −12 %."""
+    number = as_float(share)
+    return "–" if number is None else f"{'+' if number >= 0 else ''}{percent(number)}"
+
+
 def duration(seconds: Any) -> str:
     """A length of time: 850 ms, 12.3 s, 4 min 10 s, 3 h 20 min, 2 d 4 h."""
     number = as_float(seconds)
@@ -132,11 +138,11 @@ def parallelism(settings: dict[str, Any] | None) -> str:
 
 JOB_WORDS = {
     "plan.compute": "Compute a plan",
-    "node.launch": "Launch an engine",
-    "node.probe": "Probe an engine",
-    "node.stop": "Stop an engine",
+    "deployment.launch": "Launch an engine",
+    "deployment.probe": "Probe an engine",
+    "deployment.stop": "Stop an engine",
+    "calibration.fit": "Fit a calibration",
     "node.discover": "Look into a host",
-    "node.adopt": "Adopt engines",
 }
 
 

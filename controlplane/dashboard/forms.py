@@ -6,11 +6,12 @@ from typing import Any
 
 from django import forms
 
-from controlplane.inventory.models import ENGINES
+from controlplane.inventory.models import ENGINES, Node
 from controlplane.planning.models import Scenario
 from controlplane.workloads.models import PRECISIONS, SloTarget, Workload
 from planner import catalog
 from planner.engines.types import EngineName, EngineSettings
+from runners.contracts import ProbeLoad
 
 ENGINE_CHOICES = [("vllm", "vLLM"), ("tensorrt_llm", "TensorRT-LLM")]
 LENGTH_KINDS = [
@@ -192,7 +193,7 @@ class MemoryForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["gpu"].choices = [(name, name) for name in gpu_names()]  # type: ignore[attr-defined]
-        self.fields["gpu"].initial = "H100-SXM" if "H100-SXM" in gpu_names() else gpu_names()[0]
+        self.fields["gpu"].initial = catalog.get_gpu("H100").name
         self.fields["share"].widget.attrs.update({"step": "any", "placeholder": "default"})
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_loras"):
             self.fields[name].widget.attrs["placeholder"] = "default"
@@ -213,12 +214,56 @@ class MemoryForm(forms.Form):
 
 
 class ProbeForm(forms.Form):
-    """The load of one probe."""
+    """The load of one probe: arrivals at a rate, or a fixed number of users when the rate is 0."""
 
-    input_tokens = forms.IntegerField(min_value=1, max_value=1_000_000)
-    output_tokens = forms.IntegerField(min_value=1, max_value=100_000)
-    concurrency = forms.IntegerField(min_value=1, max_value=4096)
-    requests = forms.IntegerField(min_value=1, max_value=100_000)
+    rate_per_s = forms.FloatField(min_value=0, max_value=10_000, label="Rate, req/s", required=False)
+    concurrency = forms.IntegerField(min_value=0, max_value=4096, label="Users, when no rate", required=False)
+    input_tokens = forms.IntegerField(min_value=1, max_value=1_000_000, label="Input tokens")
+    output_tokens = forms.IntegerField(min_value=1, max_value=100_000, label="Output tokens")
+    requests = forms.IntegerField(min_value=1, max_value=100_000, label="Requests")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["rate_per_s"].widget.attrs["step"] = "any"
+
+    def load(self) -> ProbeLoad:
+        """The load as the node's worker takes it."""
+        data = self.cleaned_data
+        return ProbeLoad(
+            input_tokens=data["input_tokens"], output_tokens=data["output_tokens"],
+            concurrency=data["concurrency"] or 0, requests=data["requests"], rate_per_s=data["rate_per_s"] or 0.0,
+            warmup_requests=2,
+        )  # fmt: skip
+
+
+class DeploymentForm(forms.Form):
+    """One engine on one node, outside any plan."""
+
+    node = forms.ModelChoiceField(queryset=Node.objects.filter(state=Node.State.ACTIVE), empty_label=None)
+    model = forms.CharField(max_length=200)
+    engine = forms.ChoiceField(choices=ENGINE_CHOICES)
+    tp = forms.TypedChoiceField(choices=[(n, str(n)) for n in (1, 2, 4, 8)], coerce=int, label="TP", initial=1)
+    precision = forms.ChoiceField(choices=[(p, PRECISION_WORDS.get(p, p)) for p in PRECISIONS])
+    max_model_len = forms.IntegerField(required=False, min_value=1, max_value=20_000_000, label="Context")
+    first_gpu = forms.IntegerField(min_value=0, max_value=575, initial=0, label="First GPU")
+    workload = forms.ModelChoiceField(queryset=Workload.objects.all(), required=False, empty_label="None")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["model"].widget.attrs.update({"list": "models", "autocomplete": "off", "spellcheck": "false"})
+        self.fields["max_model_len"].widget.attrs["placeholder"] = "default"
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``deployments.services.create_deployment``."""
+        data = self.cleaned_data
+        options = {"tp": data["tp"], "precision": data["precision"]}
+        if data["max_model_len"]:
+            options["max_model_len"] = data["max_model_len"]
+        indexes = list(range(data["first_gpu"], data["first_gpu"] + data["tp"]))
+        return {
+            "node": data["node"], "model_ref": data["model"], "engine": data["engine"], "gpu_indexes": indexes,
+            "options": options, "workload": data["workload"],
+        }  # fmt: skip
 
 
 def gpu_names() -> list[str]:

@@ -69,8 +69,8 @@ class WorkloadRow:
 
     @property
     def more_nodes(self) -> int:
-        """Nodes beyond the first three."""
-        return max(0, len(self.nodes) - 3)
+        """Nodes beyond the first two."""
+        return max(0, len(self.nodes) - 2)
 
     @property
     def margin_words(self) -> str:
@@ -313,19 +313,63 @@ def memory_chart(rows: Sequence[WorkloadRow]) -> Chart:
     )
 
 
-def left_out(row: WorkloadRow) -> list[Json]:
+def left_out(row: WorkloadRow) -> list[dict[str, Any]]:
     """Candidates that cannot serve the workload, with their reasons."""
-    return [candidate for candidate in row.candidates if candidate.get("status") != "ok"]
+    return [
+        {
+            "candidate": candidate,
+            "engine": engine_of(candidate),
+            "parallelism": fmt.parallelism(candidate["settings"]) if candidate.get("settings") else "",
+        }
+        for candidate in row.candidates
+        if candidate.get("status") != "ok"
+    ]
 
 
-def ranked(row: WorkloadRow, limit: int = 12) -> list[Json]:
+def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
     """Feasible candidates, cheapest first."""
 
     def key(candidate: Json) -> Decimal:
         cost = usd_per_mtok(candidate)
         return Decimal(cost["value"]) if cost and cost["value"] is not None else Decimal("Infinity")
 
-    return sorted((c for c in row.candidates if c.get("status") == "ok"), key=key)[:limit]
+    feasible = sorted((c for c in row.candidates if c.get("status") == "ok"), key=key)[:limit]
+    return [
+        {
+            "candidate": candidate,
+            "usd": usd_per_mtok(candidate),
+            "parallelism": fmt.parallelism(candidate.get("settings")),
+            "arithmetic": arithmetic(candidate),
+        }
+        for candidate in feasible
+    ]
+
+
+def side_by_side(row: WorkloadRow) -> list[dict[str, Any]]:
+    """The chosen candidate and the runner-up, line by line; a cell is an engine, a text or an interval."""
+    pair = (row.chosen, row.other)
+
+    def text(function: Any) -> list[dict[str, Any]]:
+        return [{"text": function(c) if c else "–"} for c in pair]
+
+    def interval(function: Any, kind: str = "") -> list[dict[str, Any]]:
+        return [{"text": None, "interval": function(c) if c else None, "kind": kind} for c in pair]
+
+    def of(candidate: Json, key: str) -> Any:
+        return (candidate.get("performance") or {}).get(key)
+
+    return [
+        {"word": "Engine", "cells": [{"engine": engine_of(c)} if c else {"text": "none can serve it"} for c in pair]},
+        {"word": "GPUs", "cells": text(lambda c: f"{c['replicas']} × {c['gpus_per_replica']} {c['gpu']}")},
+        {"word": "Parallelism", "cells": text(lambda c: fmt.parallelism(c.get("settings")))},
+        {"word": "Precision", "cells": text(lambda c: (c.get("settings") or {}).get("precision", "–"))},
+        {"word": "Carries", "unit": "req/s a replica", "cells": interval(lambda c: c.get("replica_rate_80"))},
+        {"word": "TTFT", "unit": "ms", "cells": interval(lambda c: of(c, "ttft_ms_80"))},
+        {"word": "TPOT", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"))},
+        {"word": "Output", "unit": "tok/s", "cells": interval(lambda c: of(c, "output_tok_per_s_80"))},
+        {"word": "Cost", "unit": "$ / M tok", "cells": interval(usd_per_mtok, "usd")},
+        {"word": "Month", "unit": "$", "cells": text(lambda c: fmt.money((c.get("cost") or {}).get("usd_per_month")))},
+    ]
 
 
 def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
@@ -340,30 +384,34 @@ def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
     for node in all_nodes(request, result):
         busy = set(node.get("busy_gpus", ()))
         names = [taken.get((node["name"], index)) for index in range(node["gpus"])]
-        free_class = free_cell(node.get("state", "active"), float(stranded.get(node["name"], 0)))
-        cells = tuple(
-            classes[name] if name else ("t" if index in busy else free_class) for index, name in enumerate(names)
-        )
+        cells = [classes[name] if name else ("t" if index in busy else "f") for index, name in enumerate(names)]
+        mark_free(cells, node.get("state", "active"), float(stranded.get(node["name"], 0)))
         used = Counter(name for name in names if name)
         words = ", ".join(f"{name} on {count}" for name, count in used.items()) or "nothing placed"
         nodes.append(
             gpumap.MapNode(
                 slug=node_slug(node["name"]), name=node["name"], site=node["site"],
                 gpu=node["gpu"], gpus=node["gpus"], nvlink_domain=node["nvlink_domain"],
-                state=node.get("state", "active"), cells=cells, words=words, url=f"{url}{quote(node['name'], safe='')}/",
+                state=node.get("state", "active"), cells=tuple(cells), words=words, url=f"{url}{quote(node['name'], safe='')}/",
             )
         )  # fmt: skip
     legend = [(classes[name], name, counts[name]) for name in classes]
     return gpumap.build(nodes, legend)
 
 
-def free_cell(state: str, stranded_gpus: float) -> str:
-    """Class of a GPU that nothing is placed on."""
-    if state == "planned":
-        return "p"
-    if state in {"maintenance", "retired"}:
-        return "o"
-    return "s" if stranded_gpus >= 0.5 else "f"
+def mark_free(cells: list[str], state: str, stranded_gpus: float) -> None:
+    """Turn free squares ("f") of one node into planned or out of service by its state, or as many as are stranded."""
+    left = round(stranded_gpus)
+    for index in range(len(cells) - 1, -1, -1):
+        if cells[index] != "f":
+            continue
+        if state == "planned":
+            cells[index] = "p"
+        elif state != "active":
+            cells[index] = "o"
+        elif left > 0:
+            cells[index] = "s"
+            left -= 1
 
 
 def all_nodes(request: Json, result: Json) -> list[Json]:
@@ -397,7 +445,7 @@ def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str
     pairs = []
     for name in names:
         left, right = sides[0].get(name), sides[1].get(name)
-        pairs.append({"name": name, "a": left, "b": right, "changed": _choice(left) != _choice(right)})
+        pairs.append({"name": name, "sides": (left, right), "changed": _choice(left) != _choice(right)})
     return {"totals": totals, "pairs": pairs}
 
 

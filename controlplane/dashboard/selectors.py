@@ -163,14 +163,13 @@ def node_rows() -> QuerySet[Node]:
 
 
 def fleet_map(rows: list[FleetNode], by: str) -> gpumap.GpuMap:
-    """The GPU map coloured by workload, engine or use."""
-    names = sorted({holding.workload for row in rows for holding in row.holders.values()})
+    """The GPU map coloured by workload, engine or use. A workload keeps the colour it has in the plan in force."""
+    names = workload_order({holding.workload for row in rows for holding in row.holders.values()})
     classes = gpumap.category_classes(names)
     counts: Counter[str] = Counter()
     nodes = []
     for row in rows:
-        free = planview.free_cell(row.node.state, row.stranded)
-        cells = []
+        cells: list[str] = []
         for index in range(row.gpus):
             holding = row.holders.get(index)
             if holding:
@@ -180,7 +179,8 @@ def fleet_map(rows: list[FleetNode], by: str) -> gpumap.GpuMap:
             elif index in row.gpu_states:
                 cells.append("t" if row.gpu_states[index] == Gpu.State.RESERVED else "o")
             else:
-                cells.append(free)
+                cells.append("f")
+        planview.mark_free(cells, row.node.state, row.stranded)
         words = ", ".join(row.workloads) or f"{row.free} free"
         nodes.append(
             gpumap.MapNode(
@@ -197,6 +197,12 @@ def fleet_map(rows: list[FleetNode], by: str) -> gpumap.GpuMap:
     else:
         legend = [("used", "used", counts["used"])]
     return gpumap.build(nodes, legend)
+
+
+def workload_order(names: set[str]) -> list[str]:
+    """All workloads as a plan lists them (priority, then name), then those that are no longer recorded."""
+    known = list(Workload.objects.values_list("name", flat=True)) if names else []
+    return known + sorted(names - set(known))
 
 
 @dataclass(frozen=True)
@@ -306,6 +312,7 @@ def verdicts_of(plan: Plan | None) -> dict[str, planview.WorkloadRow]:
 def plan_list(params: Mapping[str, str]) -> QuerySet[Plan]:
     """Plans without their large JSON, newest first, by ``state`` and ``scenario``."""
     rows = Plan.objects.select_related("scenario", "job", "approved_by", "created_by").defer("request", "result")
+    rows = rows.order_by("-created_at", "-number")
     if state := params.get("state"):
         rows = rows.filter(state=state)
     if scenario := params.get("scenario"):

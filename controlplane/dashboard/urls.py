@@ -38,6 +38,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/<int:pk>/workloads/<str:name>/", plans.plan_workload, name="plan_workload"),
     path("plans/<int:pk>/nodes/<str:name>/", plans.plan_node, name="plan_node"),
     path("deployments/", deployments.deployments, name="deployments"),
+    path("deployments/new/", deployments.create, name="deployment_new"),
     path("deployments/<uuid:pk>/", deployments.deployment, name="deployment"),
     path("deployments/<uuid:pk>/launch/", deployments.launch, name="launch"),
     path("deployments/<uuid:pk>/probe/", deployments.probe, name="probe"),

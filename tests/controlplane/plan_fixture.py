@@ -28,17 +28,17 @@ from planner.plan_types import (
 from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTarget
 
 PRICES = {
-    "H100-SXM": "2.40", "H200-SXM": "2.95", "L40S": "0.92", "MI300X": "2.10", "A10": "0.44", "B200": "4.60",
+    "H100-SXM5-80GB": "2.40", "H200-SXM-141GB": "2.95", "L40S": "0.92", "MI300X": "2.10", "A10": "0.44", "B200-SXM": "4.60",
 }  # fmt: skip
-TOTAL_GIB = {"H100-SXM": 79.2, "H200-SXM": 139.8, "L40S": 44.5, "MI300X": 191.7, "A10": 22.1, "B200": 178.4}
+TOTAL_GIB = {"H100-SXM5-80GB": 79.2, "H200-SXM-141GB": 139.8, "L40S": 44.5, "MI300X": 191.7, "A10": 22.1, "B200-SXM": 178.4}
 POOLS = (
     # pool, site, GPU, nodes, GPUs a node, NVLink domain, state
-    ("h100", "Frankfurt", "H100-SXM", 5, 8, 8, "active"),
+    ("h100", "Frankfurt", "H100-SXM5-80GB", 5, 8, 8, "active"),
     ("l40s", "Frankfurt", "L40S", 4, 4, 1, "active"),
     ("a10", "Frankfurt", "A10", 2, 2, 1, "active"),
-    ("h200", "Oslo", "H200-SXM", 4, 8, 8, "active"),
+    ("h200", "Oslo", "H200-SXM-141GB", 4, 8, 8, "active"),
     ("mi300x", "Oslo", "MI300X", 3, 8, 8, "active"),
-    ("b200", "Oslo", "B200", 2, 8, 8, "planned"),
+    ("b200", "Oslo", "B200-SXM", 2, 8, 8, "planned"),
 )
 
 
@@ -184,19 +184,19 @@ _V, _T = EngineName.VLLM, EngineName.TENSORRT_LLM
 def _candidates() -> tuple[Candidate, ...]:
     code, chat, agent, docs, batch, embed = WORKLOADS
     rows = [
-        candidate(code, _T, "H100-SXM", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=142, tpot_ms=9.8, rate=8.6),
-        candidate(code, _V, "H100-SXM", 2, "fp8", weights_gib=16.4, replicas=4, ttft_ms=171, tpot_ms=11.2, rate=7.1),
-        candidate(code, _V, "H200-SXM", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=166, tpot_ms=9.1, rate=8.8),
-        candidate(code, _T, "H200-SXM", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=139, tpot_ms=8.2, rate=9.9),
+        candidate(code, _T, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=142, tpot_ms=9.8, rate=8.6),
+        candidate(code, _V, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.4, replicas=4, ttft_ms=171, tpot_ms=11.2, rate=7.1),
+        candidate(code, _V, "H200-SXM-141GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=166, tpot_ms=9.1, rate=8.8),
+        candidate(code, _T, "H200-SXM-141GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=139, tpot_ms=8.2, rate=9.9),
         candidate(code, _V, "L40S", 4, "fp8", weights_gib=8.2, replicas=5, ttft_ms=344, tpot_ms=21.8, rate=5.0,
                   evidence=Evidence.EXTRAPOLATED),
-        candidate(chat, _V, "H200-SXM", 2, "fp8", weights_gib=33.9, replicas=3, ttft_ms=312, tpot_ms=23.6, rate=3.4),
-        candidate(chat, _T, "H200-SXM", 2, "fp8", weights_gib=33.9, replicas=3, ttft_ms=288, tpot_ms=22.4, rate=3.5),
-        candidate(chat, _V, "H100-SXM", 4, "fp8", weights_gib=17.0, replicas=3, ttft_ms=270, tpot_ms=17.9, rate=4.2),
+        candidate(chat, _V, "H200-SXM-141GB", 2, "fp8", weights_gib=33.9, replicas=3, ttft_ms=312, tpot_ms=23.6, rate=3.4),
+        candidate(chat, _T, "H200-SXM-141GB", 2, "fp8", weights_gib=33.9, replicas=3, ttft_ms=288, tpot_ms=22.4, rate=3.5),
+        candidate(chat, _V, "H100-SXM5-80GB", 4, "fp8", weights_gib=17.0, replicas=3, ttft_ms=270, tpot_ms=17.9, rate=4.2),
         candidate(chat, _V, "MI300X", 1, "bf16", weights_gib=131.6, replicas=6, ttft_ms=640, tpot_ms=41.0, rate=1.6,
                   evidence=Evidence.ROOFLINE),
-        candidate(agent, _V, "H100-SXM", 2, "fp8", weights_gib=16.8, replicas=4, ttft_ms=880, tpot_ms=17.4, rate=1.6),
-        candidate(agent, _T, "H100-SXM", 4, "fp8", weights_gib=8.4, replicas=3, ttft_ms=690, tpot_ms=13.1, rate=1.9),
+        candidate(agent, _V, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.8, replicas=4, ttft_ms=880, tpot_ms=17.4, rate=1.6),
+        candidate(agent, _T, "H100-SXM5-80GB", 4, "fp8", weights_gib=8.4, replicas=3, ttft_ms=690, tpot_ms=13.1, rate=1.9),
         candidate(agent, _V, "MI300X", 1, "bf16", weights_gib=61.2, replicas=5, ttft_ms=1490, tpot_ms=27.3, rate=1.2,
                   evidence=Evidence.ROOFLINE),
         candidate(docs, _V, "L40S", 4, "fp8", weights_gib=5.9, replicas=2, ttft_ms=2110, tpot_ms=29.5, rate=0.9,
@@ -211,7 +211,7 @@ def _candidates() -> tuple[Candidate, ...]:
         refused(code, _T, "MI300X", "unsupported", "TensorRT-LLM runs on NVIDIA GPUs only."),
         refused(code, _V, "A10", "infeasible", "Weights take 61.2 GiB; an A10 has 22.1 GiB. Needs TP 4, this node has 2."),
         refused(chat, _T, "L40S", "infeasible", "At TP 4 the KV cache would get −2.4 GiB; needs 8 GPUs in one node."),
-        refused(docs, _V, "B200", "no_data", "No data for this model in FP4 on B200, and no roofline for its kernels."),
+        refused(docs, _V, "B200-SXM", "no_data", "No data for this model in FP4 on B200, and no roofline for its kernels."),
         refused(embed, _T, "A10", "unsupported", "TensorRT-LLM does not serve embedding models."),
     ]  # fmt: skip
     return tuple(rows)
@@ -276,13 +276,13 @@ def plan_result() -> PlanResult:
         unplaced=(Unplaced("support-chat", 1, "N+1 asks for a spare pair of H200 in another rack; none is free.",
                            "Let the spare share a rack, or free 2 GPUs of osl-h200-02."),),
         usd_per_hour=usd, idle_usd_per_hour=owned - usd,
-        stranded_before=StrandedReport(108, 4.0, {}, 8), stranded_after=StrandedReport(73, 6.4, {"fra-l40s-04": 2.0}, 8),
+        stranded_before=StrandedReport(108, 4.0, {}, 8), stranded_after=StrandedReport(80, 3.0, {"fra-l40s-03": 1.0, "fra-l40s-04": 2.0}, 8),
         moves=0, notes=("H100 prices are catalogue rental prices; a cost of ownership would be more exact.",),
         baselines=(Baseline("Best fit", usd * Decimal("1.12"), 1, 0.97), Baseline("vLLM only", usd * Decimal("1.09"), 0, 1.0)),
         rules=(
             RuleOfThumb("ttft-hopper", "TensorRT-LLM answers sooner on Hopper", "confirmed",
                         "In 4 of 4 pairs on H100 and H200 its TTFT is lower, by 8 to 17 %.",
-                        (("code-completion on H100-SXM", 0.17), ("support-chat on H200-SXM", 0.08))),
+                        (("code-completion on H100-SXM5-80GB", 0.17), ("support-chat on H200-SXM-141GB", 0.08))),
             RuleOfThumb("density-128", "Past 128 streams TensorRT-LLM packs more per GPU", "not_testable",
                         "No workload holds 128 streams on one replica."),
             RuleOfThumb("lora-agility", "vLLM is the better home for many adapters", "confirmed",

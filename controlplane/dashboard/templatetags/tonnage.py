@@ -154,6 +154,42 @@ def state(name: str | None, word: str = "") -> SafeString:
     )
 
 
+METRIC_WORDS = {"output_tok_per_s": "Output", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E", "itl_ms": "ITL"}
+
+
+@register.filter
+def metric_words(name: str) -> str:
+    """A metric's name for people."""
+    return METRIC_WORDS.get(name, name)
+
+
+@register.filter
+def predicted(row: Any) -> dict[str, Any]:
+    """The prediction of a validation as an interval."""
+    return {"value": row.predicted, "low": row.low, "high": row.high}
+
+
+@register.filter
+def signed_percent(value: Any) -> str:
+    """A deviation with its sign."""
+    return fmt.signed_percent(value)
+
+
+@register.simple_tag
+def validation(row: Any) -> SafeString:
+    """One validation: the metric, whether it held, and by how much it was off."""
+    look = STATES.get(row.verdict, "idle")
+    off = "" if row.error_ratio is None else f" {fmt.signed_percent(row.error_ratio)}"
+    return format_html(
+        '<span class="state {}" title="{}">{}{}{}</span>',
+        look,
+        STATE_WORDS.get(row.verdict, row.verdict),
+        mark_safe(icons.icon(look)),  # noqa: S308 - constant markup
+        metric_words(row.metric),
+        off,
+    )
+
+
 @register.simple_tag
 def engine(name: str | None) -> SafeString:
     """An engine's name beside its colour."""

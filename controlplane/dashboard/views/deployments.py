@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
+from controlplane.core.models import Role
 from controlplane.dashboard import figures, phases, selectors
-from controlplane.dashboard.forms import ProbeForm
-from controlplane.dashboard.pages import act, page, paginate, show
+from controlplane.dashboard.forms import DeploymentForm, ProbeForm
+from controlplane.dashboard.pages import act, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
-from controlplane.deployments import services
+from controlplane.deployments import probing, services
 from controlplane.deployments.models import Deployment, Validation
 from controlplane.workloads.models import Workload
-from runners.contracts import ProbeLoad
+from controlplane.workloads.services import model_choices
+from planner.errors import PlannerError
 
 LOG_LINES = 300
 
@@ -46,10 +49,14 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "phases": phases.phases_of(record),
         "probes": list(selectors.probes_of(record)[:20]),
         "facts": phases.startup_facts(record),
-        "probe_form": ProbeForm(initial=services.suggested_load(record)),
+        "probe_form": ProbeForm(initial=dataclasses.asdict(probing.planned_load(record))) if record.state == "ready" else None,
         "lines": list(record.job.log.order_by("-sequence")[:LOG_LINES])[::-1] if record.job else [],
         "emulated": record.emulated,
     }
+    ledger = (record.prediction or {}).get("memory")
+    if ledger:
+        context["memory_parts"] = figures.memory_segments(ledger)
+        context["memory_segments"] = [(key, size, hover) for key, _, size, hover in context["memory_parts"]]
     busy = next((probe.job for probe in context["probes"] if probe.job and not probe.job.is_final), None)
     if busy is None and record.job and not record.job.is_final:
         busy = record.job
@@ -58,11 +65,27 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return show(request, "dashboard/deployment.html", context)
 
 
+@page(Role.OPERATOR)
+def create(request: HttpRequest) -> HttpResponse:
+    """A deployment by hand: one engine on GPUs of one node, outside any plan."""
+    form = DeploymentForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            record = services.create_deployment(actor=request.user, **form.arguments())  # type: ignore[arg-type]
+        except (ValidationError, PlannerError, PermissionDenied) as error:
+            form.add_error(None, sentence(error))
+        else:
+            return redirect("dashboard:deployment", record.pk)
+    context = {"form": form, "models": model_choices()}
+    return show(request, "dashboard/deployment_new.html", context, status=422 if form.errors else 200)
+
+
 @act
 def launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Start the engine of a deployment."""
     record = get_object_or_404(Deployment, pk=pk)
-    services.launch_deployment(actor=request.user, deployment=record)  # type: ignore[arg-type]
+    emulated = request.POST.get("emulated") == "1"
+    services.launch_deployment(actor=request.user, deployment=record, emulated=emulated)  # type: ignore[arg-type]
     return redirect("dashboard:deployment", record.pk)
 
 
@@ -80,8 +103,8 @@ def probe(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     record = get_object_or_404(Deployment, pk=pk)
     form = ProbeForm(request.POST)
     if not form.is_valid():
-        raise ValidationError([f"{form.fields[name].label or name}: {text}" for name, errors in form.errors.items() for text in errors])
-    services.probe_deployment(actor=request.user, deployment=record, load=ProbeLoad(**form.cleaned_data))  # type: ignore[arg-type]
+        raise ValidationError([f"{form[name].label}: {text}" for name, errors in form.errors.items() for text in errors])
+    probing.probe_deployment(actor=request.user, deployment=record, load=form.load())  # type: ignore[arg-type]
     messages.info(request, "The probe is queued.")
     return redirect("dashboard:deployment", record.pk)
 
@@ -103,6 +126,9 @@ def validation(request: HttpRequest) -> HttpResponse:
     return show(request, "dashboard/validation.html", context)
 
 
+METRIC_WORDS = {"output_tok_per_s": "Output", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E", "itl_ms": "ITL"}
+
+
 def _scatters(rows: Any) -> list[Any]:
     by_metric: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows[:2000]:
@@ -116,7 +142,7 @@ def _scatters(rows: Any) -> list[Any]:
             }
         )  # fmt: skip
     return [
-        figures.predicted_measured(items, metric=metric.replace("_", " ").upper() if len(metric) < 6 else metric.replace("_", " "), unit=unit)
+        figures.predicted_measured(items, metric=METRIC_WORDS.get(metric, metric), unit=unit)
         for (metric, unit), items in sorted(by_metric.items())
         if any(item["predicted"] for item in items)
     ]

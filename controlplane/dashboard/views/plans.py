@@ -95,6 +95,7 @@ def _result_context(record: Plan) -> dict[str, Any]:
         "close": sum(bool(row.verdict.get("too_close")) for row in rows),
         "placed": sum(row.chosen is not None and not row.unplaced for row in rows),
         "gpus": sum(len(p["gpu_indexes"]) for p in result.get("placements", ())),
+        "unplaced_total": sum(entry["replicas"] for entry in result.get("unplaced", ())),
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
         "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost"),
@@ -118,6 +119,7 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "rows": rows,
         "ranked": planview.ranked(row),
         "left_out": planview.left_out(row),
+        "side_by_side": planview.side_by_side(row),
         "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),
         "memory_chart": figures.memory_stack(bars, ident=f"memory-{name}") if bars else None,
         "split_chart": figures.cost_split(cost.get("parts", ()), ident=f"cost-{name}") if cost else None,
@@ -144,7 +146,12 @@ def compare(request: HttpRequest) -> HttpResponse:
     """Two plans side by side."""
     ready = Plan.objects.filter(result__isnull=False).select_related("scenario")
     picked = [ready.filter(pk=request.GET.get(key)).first() if request.GET.get(key, "").isdigit() else None for key in "ab"]
-    context: dict[str, Any] = {"a": picked[0], "b": picked[1], "plans": ready.defer("request", "result")[:50]}
+    context: dict[str, Any] = {
+        "a": picked[0],
+        "b": picked[1],
+        "choices": (("a", picked[0], "Before"), ("b", picked[1], "After")),
+        "plans": ready.defer("request", "result")[:50],
+    }
     if picked[0] and picked[1]:
         context |= planview.comparison(*(_sides(plan) for plan in picked if plan))
     return show(request, "dashboard/plan_compare.html", context)

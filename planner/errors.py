@@ -41,6 +41,10 @@ class InfeasibleError(PlannerError):
     """The request is well formed and supported, but does not fit."""
 
 
+class CancelledError(PlannerError):
+    """The caller asked to stop."""
+
+
 def _shorten(value: object, limit: int = 80) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,226 @@
+"""From a scenario to a plan: candidates, placement, verdicts, cost and fragmentation. Pure and deterministic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+
+from planner import MODEL_VERSION
+from planner.catalog import get_gpu, get_model
+from planner.errors import CancelledError, InputError
+from planner.fragmentation.fleet import WorkloadShape, stranded
+from planner.placement.candidates import candidates, gpu_pools
+from planner.placement.solver import PlacementResult, solve
+from planner.plan_types import Candidate, PlanRequest, PlanResult, PlanWorkload, StrandedReport, Verdict
+from planner.recommend.flips import flip_points
+from planner.recommend.router import router_config
+from planner.recommend.rules import rules_of_thumb
+from planner.recommend.verdict import verdict
+
+SIZING_SHARE = 0.7  # of the progress bar
+PLACING_SHARE = 0.85
+
+
+def make_plan(
+    request: PlanRequest,
+    progress: Callable[[float, str], None] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> PlanResult:
+    """Compute the plan of ``request``.
+
+    ``progress`` gets a share from 0 to 1 and what is being done; ``should_cancel`` is asked between steps. Same
+    request, same plan, as long as the solver ends before its time limit. Raises InputError (with the path of the
+    field) for a request that makes no sense and CancelledError when asked to stop.
+    """
+    check_request(request)
+    steps = _Steps(progress, should_cancel)
+    found = _candidates(request, steps)
+    steps.say(SIZING_SHARE, f"Placing {len(request.workloads)} workloads on {len(request.nodes)} nodes")
+    placement = solve(request, found)
+    steps.say(PLACING_SHARE, "Comparing the engines")
+    verdicts = _verdicts(request, found, placement, steps)
+    steps.say(0.97, "Holding the rules of thumb against this fleet")
+    rules = rules_of_thumb(request, found, placement.baselines, placement.objective_usd_per_hour)
+    before, after = _fragmentation(request, found, placement)
+    usd = _placed_usd(request, placement)
+    steps.say(1.0, "Done")
+    return PlanResult(
+        request_name=request.name,
+        model_version=MODEL_VERSION,
+        status=placement.status,
+        objective_usd_per_hour=placement.objective_usd_per_hour,
+        bound_usd_per_hour=placement.bound_usd_per_hour,
+        gap=placement.gap,
+        solve_s=placement.solve_s,
+        candidates=found,
+        verdicts=verdicts,
+        placements=placement.placements,
+        unplaced=placement.unplaced,
+        usd_per_hour=usd,
+        idle_usd_per_hour=_idle_usd(request, placement),
+        stranded_before=before,
+        stranded_after=after,
+        moves=placement.moves,
+        notes=_notes(request, found, placement),
+        purchased_nodes=placement.purchased_nodes,
+        baselines=placement.baselines,
+        rules=rules,
+        router_config=router_config(request, found, placement.placements),
+    )
+
+
+class _Steps:
+    def __init__(self, progress: Callable[[float, str], None] | None, should_cancel: Callable[[], bool] | None) -> None:
+        self._progress = progress
+        self._should_cancel = should_cancel
+
+    def say(self, share: float, text: str) -> None:
+        """Report, then stop when asked to."""
+        if self._progress is not None:
+            self._progress(share, text)
+        if self._should_cancel is not None and self._should_cancel():
+            raise CancelledError("the plan was cancelled", remedy="Start it again when you need it.")
+
+
+def check_request(request: PlanRequest) -> None:
+    """Refuse a request that makes no sense, naming the field: names unique, GPUs and models known, sizes positive."""
+    for field, names in (
+        ("nodes", [node.name for node in request.nodes]),
+        ("workloads", [workload.name for workload in request.workloads]),
+    ):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise InputError("is used twice", field=f"{field}.name", value=twice[0], remedy="Give each its own name.")
+    if not request.workloads:
+        raise InputError("is empty", field="workloads", remedy="Describe at least one workload.")
+    if not request.nodes and not request.purchase_options:
+        raise InputError("is empty", field="nodes", remedy="Add a node, or an option to purchase.")
+    for i, node in enumerate((*request.nodes, *(option.node for option in request.purchase_options))):
+        path = f"nodes[{i}]" if i < len(request.nodes) else f"purchase_options[{i - len(request.nodes)}].node"
+        get_gpu(node.gpu)
+        if node.gpus < 1:
+            raise InputError("must be at least 1", field=f"{path}.gpus", value=node.gpus)
+        if node.nvlink_domain < 1:
+            raise InputError("must be at least 1", field=f"{path}.nvlink_domain", value=node.nvlink_domain)
+        if node.price.usd_per_gpu_hour < 0:
+            raise InputError("must not be negative", field=f"{path}.price", value=node.price.usd_per_gpu_hour)
+        wrong = [index for index in node.busy_gpus if not 0 <= index < node.gpus]
+        if wrong:
+            raise InputError(f"the node has GPUs 0 to {node.gpus - 1}", field=f"{path}.busy_gpus", value=wrong[0])
+    for i, workload in enumerate(request.workloads):
+        _check_workload(workload, f"workloads[{i}]")
+
+
+def _check_workload(workload: PlanWorkload, path: str) -> None:
+    get_model(workload.model)
+    load = workload.load
+    if load.kind == "open" and load.arrival != "trace" and load.rate_per_s <= 0:
+        raise InputError("must be above 0", field=f"{path}.load.rate_per_s", value=load.rate_per_s)
+    if load.kind == "open" and load.arrival == "trace" and len(load.times_s) < 2:
+        raise InputError("needs at least two arrivals", field=f"{path}.load.times_s", value=len(load.times_s))
+    if load.kind == "closed" and load.concurrency < 1:
+        raise InputError("must be at least 1", field=f"{path}.load.concurrency", value=load.concurrency)
+    if load.kind == "offline" and not load.requests:
+        raise InputError("must be at least 1", field=f"{path}.load.requests", value=load.requests)
+    if workload.hours_per_month <= 0:
+        raise InputError("must be above 0", field=f"{path}.hours_per_month", value=workload.hours_per_month)
+    if not 0 < workload.mean_load_share <= 1:
+        raise InputError(
+            "must be above 0 and at most 1", field=f"{path}.mean_load_share", value=workload.mean_load_share
+        )
+    for j, target in enumerate(workload.slo):
+        if target.limit_ms <= 0:
+            raise InputError("must be above 0", field=f"{path}.slo[{j}].limit_ms", value=target.limit_ms)
+
+
+def _candidates(request: PlanRequest, steps: _Steps) -> tuple[Candidate, ...]:
+    pools = gpu_pools(request)
+    total = len(request.workloads) * len(pools)
+    found: list[Candidate] = []
+    done = 0
+    for workload in request.workloads:
+
+        def on_gpu(gpu: str, name: str = workload.name) -> None:
+            nonlocal done
+            done += 1
+            steps.say(SIZING_SHARE * (done - 1) / total, f"Sizing {name} on {gpu}: {done} of {total}")
+
+        found += candidates(workload, request, pools=pools, on_gpu=on_gpu)
+    return tuple(found)
+
+
+def _verdicts(
+    request: PlanRequest, found: tuple[Candidate, ...], placement: PlacementResult, steps: _Steps
+) -> tuple[Verdict, ...]:
+    taken: dict[str, Counter[str]] = {}
+    for item in placement.placements:
+        taken.setdefault(item.workload, Counter())[item.candidate_id] += 1
+    verdicts = []
+    count = len(request.workloads)
+    for i, workload in enumerate(request.workloads):
+        steps.say(PLACING_SHARE + (0.97 - PLACING_SHARE) * i / count, f"Searching flip points of {workload.name}")
+        own = tuple(c for c in found if c.workload == workload.name)
+        placed = taken[workload.name].most_common(1)[0][0] if workload.name in taken else None
+        flips = flip_points(workload, own, request, placed=placed)
+        verdicts.append(verdict(workload, own, request, placed=placed, flip_points=flips))
+    return tuple(verdicts)
+
+
+def _fragmentation(
+    request: PlanRequest, found: tuple[Candidate, ...], placement: PlacementResult
+) -> tuple[StrandedReport, StrandedReport]:
+    shapes = workload_shapes(request, found)
+    before = stranded(request.nodes, request.current, shapes)
+    return before, stranded(request.nodes, placement.placements, shapes)
+
+
+def workload_shapes(request: PlanRequest, found: tuple[Candidate, ...]) -> tuple[WorkloadShape, ...]:
+    """Shapes of the workload mix: for each GPU type the cheapest candidate's replica, weighted by its replicas."""
+    shapes = []
+    for workload in request.workloads:
+        cheapest: dict[str, Candidate] = {}
+        for candidate in found:
+            if candidate.workload != workload.name or candidate.status != "ok" or candidate.cost is None:
+                continue
+            known = cheapest.get(candidate.gpu)
+            if known is None or known.cost is None or candidate.cost.usd_per_month < known.cost.usd_per_month:
+                cheapest[candidate.gpu] = candidate
+        if not cheapest:
+            continue
+        best = min(cheapest.values(), key=lambda c: (c.cost.usd_per_month if c.cost else Decimal(0), c.id))
+        sizes = {gpu: candidate.gpus_per_replica for gpu, candidate in cheapest.items()}
+        shapes.append(WorkloadShape(workload.name, sizes, float(best.replicas), workload.site, workload.tenant))
+    return tuple(shapes)
+
+
+def _placed_usd(request: PlanRequest, placement: PlacementResult) -> Decimal:
+    nodes = {node.name: node for node in (*request.nodes, *placement.purchased_nodes)}
+    zero = Decimal("0.0000")
+    return sum((len(p.gpu_indexes) * nodes[p.node].price.usd_per_gpu_hour for p in placement.placements), zero)
+
+
+def _idle_usd(request: PlanRequest, placement: PlacementResult) -> Decimal:
+    """USD an hour of active and bought GPUs that neither this plan nor others use."""
+    used: Counter[str] = Counter()
+    for item in placement.placements:
+        used[item.node] += len(item.gpu_indexes)
+    total = Decimal("0.0000")
+    owned = () if request.mode == "purchase" else tuple(n for n in request.nodes if n.state == "active")
+    for node in (*owned, *placement.purchased_nodes):
+        total += (node.gpus - len(node.busy_gpus) - used[node.name]) * node.price.usd_per_gpu_hour
+    return total
+
+
+def _notes(request: PlanRequest, found: tuple[Candidate, ...], placement: PlacementResult) -> tuple[str, ...]:
+    notes = []
+    if placement.status == "feasible":
+        notes.append(f"The time limit of {request.time_limit_s:g} s ended the search; the gap says what may be left.")
+    if placement.status == "greedy":
+        notes.append("No better plan than the greedy one was found.")
+    if request.energy is not None and any(c.status == "ok" and c.watts_per_gpu is None for c in found):
+        gpus = sorted({c.gpu for c in found if c.status == "ok" and c.watts_per_gpu is None})
+        notes.append(f"Power is unknown for {', '.join(gpus)}: their electricity is not in the cost.")
+    served = {c.gpu for c in found if c.status == "ok"}
+    notes += [f"No workload can be served on {gpu}." for gpu in sorted({c.gpu for c in found} - served)]
+    return tuple(notes)

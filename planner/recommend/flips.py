@@ -1,0 +1,320 @@
+"""Flip points: the value of each parameter at which the better engine changes, found by search.
+
+Load, prices and revisions only change how many replicas are needed and what they cost: those are recomputed exactly.
+Lengths and adapters change what a replica carries: the best candidates of both engines are simulated again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from planner.catalog import get_gpu, get_model
+from planner.errors import PlannerError
+from planner.memory import ledger
+from planner.placement.sizing import Instance, demand_per_s, size
+from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload
+from planner.recommend.costing import Change, best_of, gpu_price
+from planner.recommend.verdict import ENGINE_LABEL, engine_of
+from planner.serving.types import Lengths
+from planner.steptime import build
+
+GRID = 81
+FINE_STEPS = 24
+SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
+EQUAL = 1e-3  # costs closer than this share are equal: no flip is called
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """One parameter: where it stands, where to look, and what its value does."""
+
+    parameter: str
+    unit: str
+    current: float
+    low: float
+    high: float
+    change: Callable[[float], Change]
+
+
+def flip_points(
+    workload: PlanWorkload, candidates: Sequence[Candidate], request: PlanRequest, *, placed: str | None = None
+) -> tuple[FlipPoint, ...]:
+    """Flip points of the verdict on ``workload``; empty when only one engine can serve it.
+
+    The first entries are the parameters that do flip, nearest (by ratio) first.
+    """
+    usable = [c for c in candidates if c.workload == workload.name and c.status == "ok"]
+    if len({engine_of(c) for c in usable}) < 2:
+        return ()
+    winner = _winner(usable, workload, request, Change())
+    chosen = next((c for c in usable if c.id == placed), None)
+    if winner is None and chosen is not None:
+        winner = engine_of(chosen)
+    found = [_search(sweep, usable, workload, request, winner) for sweep in _sweeps(workload, usable, request)]
+    found += _simulated(workload, usable, request, winner)
+    return tuple(sorted(found, key=_distance))
+
+
+def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRequest) -> list[_Sweep]:
+    sweeps = []
+    rate = demand_per_s(workload)
+    if rate is None:
+        users = float(workload.load.concurrency)
+        name, unit, value = "concurrency", "users", users
+    else:
+        name, unit, value = "request rate", "req/s", rate
+    sweeps.append(_Sweep(name, unit, value, value / 30, value * 30, partial(_load, value)))
+    revisions = workload.revisions_per_month
+    sweeps.append(_Sweep("revisions", "per month", revisions, 0.0, 1000.0, lambda v: Change(revisions_per_month=v)))
+    if request.energy is not None and any(c.watts_per_gpu is not None for c in usable):
+        usd = float(request.energy.usd_per_kwh)
+        sweeps.append(_Sweep("electricity price", "USD/kWh", usd, 0.0, 1.0, lambda v: Change(usd_per_kwh=v)))
+    for gpu in sorted({c.gpu for c in usable}):
+        price = gpu_price(request, gpu)
+        if price > 0:
+            sweeps.append(
+                _Sweep(
+                    f"{gpu} price",
+                    "USD/GPU-hour",
+                    price,
+                    price / 5,
+                    price * 5,
+                    partial(_gpu_price, price, gpu),
+                )
+            )
+    return sweeps
+
+
+def _load(today: float, value: float) -> Change:
+    return Change(load_factor=value / today)
+
+
+def _gpu_price(today: float, gpu: str, value: float) -> Change:
+    return Change(gpu_price_factor=value / today, gpu=gpu)
+
+
+def _search(
+    sweep: _Sweep, usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest, winner: str | None
+) -> FlipPoint:
+    """Nearest value, on either side of today's, from which on the other engine wins."""
+
+    def wins(value: float) -> str | None:
+        return _winner(usable, workload, request, sweep.change(value))
+
+    nearest: float | None = None
+    for side in (_grid(sweep.current, sweep.low), _grid(sweep.current, sweep.high)):
+        value = _first_flip(side, wins, winner)
+        if value is not None and (nearest is None or _ratio(value, sweep) < _ratio(nearest, sweep)):
+            nearest = value
+    return _point(sweep.parameter, sweep.unit, sweep.current, nearest, (sweep.low, sweep.high), winner)
+
+
+def _first_flip(side: list[float], wins: Callable[[float], str | None], winner: str | None) -> float | None:
+    if winner is None:
+        return None
+    before = side[0]
+    for value in side[1:]:
+        now = wins(value)
+        if now is not None and now != winner:
+            good, bad = before, value
+            for _ in range(FINE_STEPS):
+                middle = (good + bad) / 2
+                if wins(middle) in (winner, None):
+                    good = middle
+                else:
+                    bad = middle
+            return bad
+        before = value
+    return None
+
+
+def _grid(start: float, end: float) -> list[float]:
+    """From ``start`` to ``end``, even on a logarithmic scale where both are above zero."""
+    if start > 0 and end > 0:
+        return [start * (end / start) ** (i / (GRID - 1)) for i in range(GRID)]
+    return [start + (end - start) * i / (GRID - 1) for i in range(GRID)]
+
+
+def _winner(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest, change: Change) -> str | None:
+    """The cheaper engine; None when both cost the same within a tenth of a percent."""
+    costs = {}
+    for engine in ENGINE_LABEL:
+        best = best_of([c for c in usable if engine_of(c) == engine], workload, request, change)
+        if best is not None:
+            costs[engine] = best[0]
+    if len(costs) < 2:
+        return None
+    (first, a), (second, b) = costs.items()
+    if abs(a - b) <= EQUAL * max(a, b):
+        return None
+    return first if a < b else second
+
+
+def _simulated(
+    workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRequest, winner: str | None
+) -> list[FlipPoint]:
+    top = _top(usable, workload, request)
+    instances = {candidate.id: _instance(workload, candidate, request) for candidate in top}
+    found = []
+    generates = get_model(workload.model).task == "generate"
+    factors = (0.125, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0, 8.0)
+    for name, field in (("input length", "input_tokens"), ("output length", "output_tokens")):
+        if field == "output_tokens" and not generates:
+            continue
+        today = getattr(workload, field).expected
+        values = [today * factor for factor in factors]
+
+        def at_length(value: float, field: str = field, today: float = today) -> list[Candidate]:
+            lengths = scaled(getattr(workload, field), value / today)
+            if field == "input_tokens":
+                return _resized(top, instances, replace(workload, input_tokens=lengths), request)
+            return _resized(top, instances, replace(workload, output_tokens=lengths), request)
+
+        found.append(_stepwise(name, "tokens", today, values, at_length, workload, request, winner))
+    if generates:
+
+        def with_adapters(value: float) -> list[Candidate]:
+            changed = {}
+            for candidate in top:
+                resolved = instances[candidate.id].resolved
+                resolved = replace(resolved, max_loras=round(value), max_lora_rank=workload.adapter_rank)
+                changed[candidate.id] = _instance(workload, replace(candidate, settings=resolved), request)
+            return _resized(top, changed, workload, request)
+
+        counts = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+        start = float(min(workload.adapters, 32))
+        found.append(_stepwise("adapters per batch", "", start, counts, with_adapters, workload, request, winner))
+    return found
+
+
+def _stepwise(
+    name: str,
+    unit: str,
+    current: float,
+    values: list[float],
+    candidates_at: Callable[[float], list[Candidate]],
+    workload: PlanWorkload,
+    request: PlanRequest,
+    winner: str | None,
+) -> FlipPoint:
+    """Search on a few simulated points, refined twice between the two that differ."""
+
+    def wins(value: float) -> str | None:
+        return _winner(candidates_at(value), workload, request, Change())
+
+    nearest: float | None = None
+    if winner is not None:
+        for side in (
+            sorted((v for v in values if v < current), reverse=True),
+            sorted(v for v in values if v > current),
+        ):
+            before = current
+            for value in side:
+                now = wins(value)
+                if now is not None and now != winner:
+                    good, bad = before, value
+                    for _ in range(3):
+                        middle = math.sqrt(good * bad) if good > 0 and bad > 0 else (good + bad) / 2
+                        if wins(middle) in (winner, None):
+                            good = middle
+                        else:
+                            bad = middle
+                    if nearest is None or abs(bad - current) < abs(nearest - current):
+                        nearest = bad
+                    break
+                before = value
+    return _point(name, unit, current, nearest, (min(values), max(values)), winner)
+
+
+def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest) -> list[Candidate]:
+    found = []
+    for engine in ENGINE_LABEL:
+        own = [c for c in usable if engine_of(c) == engine]
+        for _ in range(min(SIMULATED_CANDIDATES, len(own))):
+            best = best_of(own, workload, request, Change())
+            if best is not None:
+                found.append(best[1])
+                own.remove(best[1])
+    return found
+
+
+def _instance(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance:
+    if candidate.settings is None:
+        raise ValueError(f"{candidate.id} has no settings")
+    model, gpu = get_model(workload.model), get_gpu(candidate.gpu)
+    memory = ledger(model, gpu, candidate.settings)
+    return Instance(
+        model, candidate.settings, memory, build(model, gpu, candidate.settings, calibrations=request.calibrations)
+    )
+
+
+def _resized(
+    top: Sequence[Candidate], instances: dict[str, Instance], workload: PlanWorkload, request: PlanRequest
+) -> list[Candidate]:
+    """The candidates with what they carry of the changed workload; those that no longer fit are left out."""
+    found = []
+    outputs = workload.output_tokens
+    if get_model(workload.model).task != "generate":
+        outputs = Lengths("fixed", value=1)
+    for candidate in top:
+        instance = instances[candidate.id]
+        if not instance.memory.fits:
+            continue
+        try:
+            sized = size(instance, workload, outputs, request.seed)
+        except PlannerError:
+            continue
+        if sized.share > 0:
+            found.append(replace(candidate, replica_share=sized.share, replica_rate_per_s=sized.rate_per_s))
+    return found
+
+
+def scaled(lengths: Lengths, factor: float) -> Lengths:
+    """Lengths times ``factor``, at least one token."""
+    return replace(
+        lengths,
+        value=max(1, round(lengths.value * factor)) if lengths.kind == "fixed" else lengths.value,
+        mean=lengths.mean * factor,
+        sd=lengths.sd * factor,
+        low=max(1, round(lengths.low * factor)) if lengths.kind == "uniform" else lengths.low,
+        high=max(1, round(lengths.high * factor)) if lengths.kind == "uniform" else lengths.high,
+        samples=tuple(max(1, round(n * factor)) for n in lengths.samples),
+    )
+
+
+def _point(
+    parameter: str, unit: str, current: float, value: float | None, searched: tuple[float, float], winner: str | None
+) -> FlipPoint:
+    suffix = f" {unit}" if unit else ""
+    if value is None:
+        sentence = (
+            f"No {parameter} between {_figure(searched[0])} and {_figure(searched[1])}{suffix} changes the answer."
+            if winner is not None
+            else f"Both engines cost the same; no {parameter} was searched."
+        )
+    else:
+        other = next(label for name, label in ENGINE_LABEL.items() if name != winner)
+        side = "Below" if value < current else "From"
+        sentence = f"{side} {_figure(value)}{suffix} ({parameter}) the answer flips to {other}."
+    return FlipPoint(parameter, unit, current, value, searched, sentence)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _ratio(value: float, sweep: _Sweep) -> float:
+    if value > 0 and sweep.current > 0:
+        return abs(math.log(value / sweep.current))
+    return abs(value - sweep.current) / max(sweep.high - sweep.low, 1e-9)
+
+
+def _distance(point: FlipPoint) -> tuple[bool, float, str]:
+    if point.value is None:
+        return True, math.inf, point.parameter
+    if point.value > 0 and point.current > 0:
+        return False, abs(math.log(point.value / point.current)), point.parameter
+    return False, abs(point.value - point.current) / max(point.searched[1] - point.searched[0], 1e-9), point.parameter

@@ -1,0 +1,63 @@
+"""LiteLLM proxy configuration (``config.yaml``) that spreads each workload over the replicas of a plan.
+
+Format: ``model_list`` entries of ``model_name`` and ``litellm_params`` (``model`` with the provider prefix ``openai/``
+for any OpenAI-compatible server, ``api_base``, ``api_key``, ``weight``), ``router_settings`` with
+``routing_strategy``; see docs.litellm.ai/docs/proxy/configs. Both engines speak the OpenAI API, so a hybrid plan needs
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+
+from planner.plan_types import Candidate, Placement, PlanRequest
+
+FIRST_PORT = 8000
+RETRIES = 2
+
+
+def endpoint_port(placement: Placement) -> int:
+    """Port of a replica by convention: 8000 plus its first GPU, so that replicas on one node do not collide."""
+    return FIRST_PORT + min(placement.gpu_indexes)
+
+
+def router_config(request: PlanRequest, candidates: Sequence[Candidate], placements: Sequence[Placement]) -> str:
+    """The YAML text; empty when nothing is placed. Weights follow what one replica of each candidate carries.
+
+    Replicas of one workload share a ``model_name``, whatever engine they run on. Of a replica that spans nodes only the
+    first node is an endpoint.
+    """
+    by_id = {candidate.id: candidate for candidate in candidates}
+    served = {workload.name: workload.model for workload in request.workloads}
+    seen: set[tuple[str, str, int]] = set()
+    entries = []
+    for placement in placements:
+        key = (placement.workload, placement.candidate_id, placement.replica)
+        candidate = by_id.get(placement.candidate_id)
+        if key in seen or candidate is None or candidate.settings is None:
+            continue
+        seen.add(key)
+        entries.append(
+            {
+                "model_name": placement.workload,
+                "litellm_params": {
+                    "model": f"openai/{served[placement.workload]}",
+                    "api_base": f"http://{placement.node}:{endpoint_port(placement)}/v1",
+                    "api_key": "os.environ/ENDPOINT_API_KEY",
+                    "weight": max(1, round(1000 * min(candidate.replica_share, 1.0))),
+                },
+                "model_info": {
+                    "id": f"{placement.candidate_id}#{placement.replica}",
+                    "mode": "embedding" if candidate.performance and candidate.tok_s_per_gpu == 0 else "chat",
+                },
+            }
+        )
+    if not entries:
+        return ""
+    config = {
+        "model_list": entries,
+        "router_settings": {"routing_strategy": "simple-shuffle", "num_retries": RETRIES},
+    }
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,264 @@
+"""Rules of thumb of the field, each held against this fleet and these workloads: true or not, with the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from statistics import median
+from typing import Literal
+
+from planner.catalog import get_gpu, get_model
+from planner.economics.operations import (
+    ADAPTER_SWAP_MINUTES,
+    BUILD_MINUTES_TENSORRT,
+    START_UP_MINUTES,
+)
+from planner.engines import EngineName, EngineSettings, as_loaded, resolve, support
+from planner.errors import PlannerError
+from planner.memory import ledger
+from planner.models.sharding import total_weights_bytes
+from planner.placement.sizing import Instance
+from planner.plan_types import Baseline, Candidate, PlanRequest, PlanWorkload, RuleOfThumb
+from planner.recommend.verdict import engine_of
+from planner.serving.predict import predict
+from planner.serving.types import Load
+from planner.steptime import build
+from planner.units import GIB
+
+Outcome = Literal["confirmed", "refuted", "mixed", "not_testable"]
+DENSE_STREAMS = 128
+
+
+def rules_of_thumb(
+    request: PlanRequest,
+    candidates: Sequence[Candidate],
+    baselines: Sequence[Baseline],
+    objective_usd_per_hour: Decimal,
+) -> tuple[RuleOfThumb, ...]:
+    """All rules, in a fixed order; one that nothing here can test says so."""
+    pairs = _pairs(request, candidates)
+    return (
+        _ttft(pairs),
+        _density(request, pairs),
+        _fp8(request),
+        _kv(candidates),
+        _builds(candidates),
+        _agility(request),
+        _portability(request),
+        _hybrid(candidates, baselines, objective_usd_per_hour),
+    )
+
+
+def _pairs(request: PlanRequest, candidates: Sequence[Candidate]) -> list[tuple[PlanWorkload, Candidate, Candidate]]:
+    """(workload, vLLM, TensorRT-LLM) on the same GPU, shape and precision."""
+    workloads = {workload.name: workload for workload in request.workloads}
+    usable = {c.id: c for c in candidates if c.status == "ok"}
+    found = []
+    for candidate in usable.values():
+        if engine_of(candidate) != "vllm":
+            continue
+        prefix, rest = candidate.workload + "/vllm/", candidate.id
+        twin = usable.get(f"{candidate.workload}/tensorrt_llm/{rest.removeprefix(prefix)}")
+        if twin is not None:
+            found.append((workloads[candidate.workload], candidate, twin))
+    return found
+
+
+def _ttft(pairs: list[tuple[PlanWorkload, Candidate, Candidate]]) -> RuleOfThumb:
+    claim = "TensorRT-LLM's time to first token is 22 to 35 % lower than vLLM's on Hopper."
+    cases = []
+    for workload, first, second in pairs:
+        if get_gpu(first.gpu).architecture != "Hopper" or first.replicas != second.replicas:
+            continue
+        ours, theirs = first.performance, second.performance
+        if ours and theirs and ours.ttft_ms and theirs.ttft_ms and ours.ttft_ms.p50 > 0:
+            lower = 100 * (1 - theirs.ttft_ms.p50 / ours.ttft_ms.p50)
+            cases.append((f"{workload.name} on {_where(first)}: % lower", round(lower, 1)))
+    return _of_share(
+        "ttft", claim, cases, 22.0, 35.0, "TTFT p50 at the planned load is {middle:.0f} % lower (median of {count})"
+    )
+
+
+def _density(request: PlanRequest, pairs: list[tuple[PlanWorkload, Candidate, Candidate]]) -> RuleOfThumb:
+    claim = f"Past {DENSE_STREAMS} concurrent streams TensorRT-LLM packs more tokens per second on a GPU than vLLM."
+    cases = []
+    for workload, first, second in _one_per_workload(pairs):
+        rates = [_closed_rate(workload, candidate, request, 2 * DENSE_STREAMS) for candidate in (first, second)]
+        if rates[0] and rates[1]:
+            gain = round(100 * (rates[1] / rates[0] - 1), 1)
+            cases.append((f"{workload.name} on {_where(first)} at {2 * DENSE_STREAMS} streams: % more tokens/s", gain))
+    if not cases:
+        return RuleOfThumb("density", claim, "not_testable", "No workload can be served by both engines alike here.")
+    gains = [gain for _, gain in cases]
+    outcome: Outcome = "confirmed" if min(gains) > 2 else "refuted" if max(gains) < 2 else "mixed"
+    sentence = (
+        f"At {2 * DENSE_STREAMS} streams TensorRT-LLM gives {min(gains):+.0f} to {max(gains):+.0f} % tokens per second."
+    )
+    return RuleOfThumb("density", claim, outcome, sentence, tuple(cases))
+
+
+def _closed_rate(workload: PlanWorkload, candidate: Candidate, request: PlanRequest, streams: int) -> float | None:
+    if candidate.settings is None or get_model(workload.model).task != "generate":
+        return None
+    model, gpu = get_model(workload.model), get_gpu(candidate.gpu)
+    resolved = candidate.settings
+    if resolved.max_num_seqs < streams:
+        resolved = replace(resolved, max_num_seqs=streams)
+    memory = ledger(model, gpu, resolved)
+    if not memory.fits:
+        return None
+    instance = Instance(model, resolved, memory, build(model, gpu, resolved, calibrations=request.calibrations))
+    load = Load("closed", concurrency=streams, requests=3 * streams, prefix_hit=workload.load.prefix_hit)
+    try:
+        found = predict(
+            instance.step,
+            model,
+            resolved,
+            memory,
+            load,
+            workload.input_tokens,
+            workload.output_tokens,
+            seed=request.seed,
+        )
+    except PlannerError:
+        return None
+    return found.output_tok_per_s
+
+
+def _fp8(request: PlanRequest) -> RuleOfThumb:
+    claim = "FP8 halves the memory of the weights."
+    cases = []
+    for model_id in dict.fromkeys(workload.model for workload in request.workloads):
+        model = get_model(model_id)
+        gpu = get_gpu(next((node.gpu for node in request.nodes), "H100-SXM5-80GB"))
+        if model.quantization.method != "none":
+            continue
+        sizes = {}
+        for precision in ("bf16", "fp8"):
+            resolved = resolve(EngineSettings(EngineName.VLLM, precision=precision), model, gpu)
+            sizes[precision] = total_weights_bytes(as_loaded(model, resolved)) / GIB
+        cases.append((f"{model_id}: FP8 / BF16", round(sizes["fp8"] / sizes["bf16"], 3)))
+    if not cases:
+        return RuleOfThumb("fp8", claim, "not_testable", "Every model here is already quantised.")
+    ratios = [ratio for _, ratio in cases]
+    outcome: Outcome = "confirmed" if max(ratios) <= 0.55 else "refuted" if min(ratios) > 0.6 else "mixed"
+    sentence = (
+        f"FP8 weights take {100 * min(ratios):.0f} to {100 * max(ratios):.0f} % of BF16: embeddings and head stay wide."
+    )
+    return RuleOfThumb("fp8", claim, outcome, sentence, tuple(cases))
+
+
+def _kv(candidates: Sequence[Candidate]) -> RuleOfThumb:
+    claim = "Reserving the maximum length wastes 60 to 80 % of the KV cache; paging gives 2 to 4 times the streams."
+    cases = []
+    for candidate in candidates:
+        performance = candidate.performance
+        if candidate.status == "ok" and performance is not None and engine_of(candidate) == "vllm":
+            cases.append((f"{candidate.id}: paged waste %", round(100 * performance.kv_waste, 1)))
+    if not cases:
+        return RuleOfThumb("kv", claim, "not_testable", "No candidate of vLLM was simulated.")
+    waste = [value for _, value in cases]
+    sentence = f"Paged, {min(waste):.1f} to {max(waste):.1f} % of the allocated KV holds no live token."
+    return RuleOfThumb("kv", claim, "confirmed" if max(waste) < 20 else "mixed", sentence, tuple(cases[:12]))
+
+
+def _builds(candidates: Sequence[Candidate]) -> RuleOfThumb:
+    claim = "TensorRT-LLM needs 10 to 25 minutes of build for each topology and revision."
+    used = [c for c in candidates if c.status == "ok" and engine_of(c) == "tensorrt_llm" and c.settings is not None]
+    if not used:
+        return RuleOfThumb("builds", claim, "not_testable", "No workload can run on TensorRT-LLM here.")
+    built = [c for c in used if c.settings is not None and c.settings.trt_backend == "tensorrt"]
+    start = START_UP_MINUTES[EngineName.TENSORRT_LLM]
+    cases = (
+        ("minutes to build, TensorRT back end", float(BUILD_MINUTES_TENSORRT)),
+        ("minutes to warm up, PyTorch back end", float(start)),
+    )
+    if built:
+        return RuleOfThumb("builds", claim, "confirmed", f"{len(built)} candidates build an engine first.", cases)
+    sentence = (
+        f"The candidates here use the PyTorch back end, which builds nothing: about {start} minutes of warm-up. "
+        "The claim holds for the TensorRT back end, gone after 1.3.0rc20."
+    )
+    return RuleOfThumb("builds", claim, "refuted", sentence, cases)
+
+
+def _agility(request: PlanRequest) -> RuleOfThumb:
+    claim = "On vLLM adapters and revisions are there in seconds."
+    start = dict(request.operations.start_up_minutes).get("vllm", START_UP_MINUTES[EngineName.VLLM])
+    swap_s, start_s = float(ADAPTER_SWAP_MINUTES) * 60, float(start) * 60
+    sentence = (
+        f"True of adapters (about {swap_s:.0f} s, loaded at run time), not of revisions: a new model takes about "
+        f"{start_s:.0f} s from launch to healthy (94 s with a warm compile cache, 135 to 167 s cold)."
+    )
+    cases = (("adapter, seconds", swap_s), ("revision, seconds", start_s))
+    return RuleOfThumb("agility", claim, "mixed", sentence, cases)
+
+
+def _portability(request: PlanRequest) -> RuleOfThumb:
+    claim = "TensorRT-LLM is for NVIDIA only; vLLM runs anywhere."
+    cases = []
+    for gpu_name in sorted({node.gpu for node in request.nodes}):
+        gpu = get_gpu(gpu_name)
+        for engine in EngineName:
+            models = {workload.model for workload in request.workloads}
+            able = sum(1 for m in models if support(get_model(m), gpu, EngineSettings(engine)).ok)
+            cases.append((f"{gpu_name}, {engine.value}: models it can run, of {len(models)}", float(able)))
+    others = sorted({node.gpu for node in request.nodes if get_gpu(node.gpu).vendor != "nvidia"})
+    if not others:
+        return RuleOfThumb("portability", claim, "not_testable", "Every GPU of this fleet is NVIDIA's.", tuple(cases))
+    sentence = f"{', '.join(others)}: vLLM only. A fleet with them cannot be TensorRT-LLM alone."
+    return RuleOfThumb("portability", claim, "confirmed", sentence, tuple(cases))
+
+
+def _hybrid(
+    candidates: Sequence[Candidate], baselines: Sequence[Baseline], objective_usd_per_hour: Decimal
+) -> RuleOfThumb:
+    claim = "A fleet of both engines is cheaper than either alone."
+    alone = [baseline for baseline in baselines if baseline.name.endswith(" only")]
+    if len(alone) < 2:
+        return RuleOfThumb("hybrid", claim, "not_testable", "Only one engine can serve these workloads.")
+    cases = [("both, USD/h", float(objective_usd_per_hour))]
+    cases += [(f"{b.name}, USD/h (serves {100 * b.served_share:.0f} %)", float(b.usd_per_hour)) for b in alone]
+    partial = [b for b in alone if b.unplaced_replicas]
+    complete = [b for b in alone if not b.unplaced_replicas]
+    if not complete:
+        sentence = "Neither engine alone serves everything: " + ", ".join(
+            f"{b.name} leaves out {b.unplaced_replicas} replicas" for b in partial
+        )
+        return RuleOfThumb("hybrid", claim, "confirmed", sentence + ".", tuple(cases))
+    best = min(complete, key=lambda b: b.usd_per_hour)
+    saved = float(best.usd_per_hour - objective_usd_per_hour)
+    share = 100 * saved / float(best.usd_per_hour) if best.usd_per_hour else 0.0
+    outcome: Outcome = "confirmed" if share > 0.5 else "refuted"
+    sentence = (
+        f"Both together cost ${objective_usd_per_hour:.2f} an hour, {best.name} ${best.usd_per_hour:.2f}: "
+        f"{share:.1f} % saved."
+    )
+    return RuleOfThumb("hybrid", claim, outcome, sentence, tuple(cases))
+
+
+def _of_share(
+    name: str, claim: str, cases: list[tuple[str, float]], low: float, high: float, words: str
+) -> RuleOfThumb:
+    if not cases:
+        return RuleOfThumb(name, claim, "not_testable", "No pair of equal deployments on such GPUs is in this plan.")
+    values = [value for _, value in cases]
+    middle = median(values)
+    inside = [low <= value <= high for value in values]
+    outcome: Outcome = "confirmed" if all(inside) else "mixed" if any(inside) else "refuted"
+    sentence = words.format(middle=middle, count=len(cases)) + f"; range {min(values):.0f} to {max(values):.0f} %."
+    return RuleOfThumb(name, claim, outcome, sentence, tuple(cases[:16]))
+
+
+def _one_per_workload(
+    pairs: list[tuple[PlanWorkload, Candidate, Candidate]],
+) -> list[tuple[PlanWorkload, Candidate, Candidate]]:
+    first: dict[str, tuple[PlanWorkload, Candidate, Candidate]] = {}
+    for pair in sorted(pairs, key=lambda p: (p[1].cost.usd_per_month if p[1].cost else Decimal(0), p[1].id)):
+        first.setdefault(pair[0].name, pair)
+    return list(first.values())
+
+
+def _where(candidate: Candidate) -> str:
+    return f"{candidate.gpu} {candidate.id.split('/')[-2]}"

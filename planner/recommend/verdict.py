@@ -1,0 +1,231 @@
+"""Which engine for a workload, by how much, how sure, and the probe that would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.evidence import Evidence, Interval
+from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload, Verdict
+from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
+
+ENGINE_LABEL = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
+PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
+# Midpoints of 20 equal slices of a normal distribution, in standard deviations
+_SLICES = (
+    -1.959964, -1.439531, -1.150349, -0.934589, -0.755415, -0.597760, -0.453762, -0.318639, -0.189118, -0.062707,
+    0.062707, 0.189118, 0.318639, 0.453762, 0.597760, 0.755415, 0.934589, 1.150349, 1.439531, 1.959964,
+)  # fmt: skip
+_Z80 = 1.281552
+
+
+def verdict(
+    workload: PlanWorkload,
+    candidates: Sequence[Candidate],
+    request: PlanRequest,
+    *,
+    placed: str | None = None,
+    flip_points: tuple[FlipPoint, ...] = (),
+) -> Verdict:
+    """The verdict on ``workload``. ``placed`` is the candidate that the placement took, when it took one.
+
+    Both engines enter with their best tuned candidate at equal SLO. The margin is how much cheaper the chosen one is,
+    as a share of the other's cost; its 80 % interval comes from the intervals of what one replica carries, taken as
+    independent.
+    """
+    usable = [c for c in candidates if c.workload == workload.name and c.status == "ok"]
+    best = {engine: best_of(_of(usable, engine), workload, request, Change()) for engine in ENGINE_LABEL}
+    chosen = next((c for c in usable if c.id == placed), None)
+    if chosen is None:
+        found = [(usd, c) for usd, c in (pair for pair in best.values() if pair is not None)]
+        chosen = min(found, key=lambda pair: (pair[0], -pair[1].replica_share, pair[1].id))[1] if found else None
+    if chosen is None:
+        return _nothing(workload, candidates)
+    engine = engine_of(chosen)
+    other = next((best[name] for name in ENGINE_LABEL if name != engine), None)
+    if other is None:
+        return _alone(workload, candidates, chosen, flip_points)
+    runner_up = other[1]
+    margin = margin_of(chosen, runner_up, workload, request)
+    too_close = margin.low <= 0 <= margin.high
+    sentence = _sentence(chosen, runner_up, margin, too_close, flip_points)
+    reasons = _reasons(chosen, runner_up, workload, request, too_close)
+    probe = _probe(chosen, runner_up, request) if too_close else ""
+    return Verdict(
+        workload.name, chosen.id, runner_up.id, engine, margin, too_close, sentence, reasons, flip_points, probe
+    )
+
+
+def margin_of(chosen: Candidate, other: Candidate, workload: PlanWorkload, request: PlanRequest) -> Interval:
+    """(cost of other - cost of chosen) / cost of other, with the 80 % interval over both capacity bands.
+
+    Each capacity is taken as log-normal through its band; 20 x 20 equal slices are priced with whole replicas.
+    """
+    ours = [usd_per_hour(chosen, workload, request, Change(rate_factor=f)) for f in _factors(chosen)]
+    theirs = [usd_per_hour(other, workload, request, Change(rate_factor=f)) for f in _factors(other)]
+    points = sorted((b - a) / b for a in ours for b in theirs)
+    a, b = (usd_per_hour(c, workload, request, Change()) for c in (chosen, other))
+    count = len(points)
+    value = (b - a) / b
+    return Interval(value, min(value, points[count // 10]), max(value, points[count - 1 - count // 10]))
+
+
+def _factors(candidate: Candidate) -> list[float]:
+    band = candidate.replica_rate_80
+    if band is None or band.value <= 0 or band.low <= 0:
+        return [1.0]
+    down, up = math.log(band.value / band.low) / _Z80, math.log(band.high / band.value) / _Z80
+    return [math.exp(z * (up if z > 0 else down)) for z in _SLICES]
+
+
+def engine_of(candidate: Candidate) -> str:
+    """Engine name of a candidate ("vllm", "tensorrt_llm"); its id says it when there are no settings."""
+    if candidate.settings is not None:
+        return candidate.settings.engine.value
+    return candidate.id.removeprefix(candidate.workload + "/").split("/")[0]
+
+
+def _of(candidates: Sequence[Candidate], engine: str) -> list[Candidate]:
+    return [candidate for candidate in candidates if engine_of(candidate) == engine]
+
+
+def _nothing(workload: PlanWorkload, candidates: Sequence[Candidate]) -> Verdict:
+    own = [c for c in candidates if c.workload == workload.name]
+    reasons = tuple(dict.fromkeys(f"{_short(c)}: {reason}" for c in own for reason in c.reasons[:1]))
+    return Verdict(
+        workload.name, None, None, None, None, False, f"Nothing at hand can serve {workload.name}.", reasons[:8]
+    )
+
+
+def _alone(
+    workload: PlanWorkload, candidates: Sequence[Candidate], chosen: Candidate, flips: tuple[FlipPoint, ...]
+) -> Verdict:
+    engine = engine_of(chosen)
+    missing = next(name for name in ENGINE_LABEL if name != engine)
+    refused = [c for c in candidates if c.workload == workload.name and engine_of(c) == missing]
+    why = next((reason for c in refused for reason in c.reasons), "")
+    if missing not in workload.allowed_engines:
+        why = "the workload does not allow it."
+    sentence = f"{ENGINE_LABEL[engine]} on {_where(chosen)}: the only engine that can serve it here."
+    reasons = (f"{ENGINE_LABEL[missing]} is out: {why or 'no candidate was made.'}", *_figures(chosen))
+    return Verdict(workload.name, chosen.id, None, engine, None, False, sentence, reasons, flips)
+
+
+def _sentence(
+    chosen: Candidate, other: Candidate, margin: Interval, too_close: bool, flips: tuple[FlipPoint, ...]
+) -> str:
+    ours, theirs = ENGINE_LABEL[engine_of(chosen)], ENGINE_LABEL[engine_of(other)]
+    low, high = sorted((margin.low, margin.high))
+    band = f"({low * 100:.0f} to {high * 100:.0f} %)"
+    if too_close:
+        if abs(margin.value) < 0.005:
+            text = f"Too close to call: {ours} and {theirs} cost the same here {band}."
+        else:
+            word = "cheaper" if margin.value > 0 else "dearer"
+            text = f"Too close to call: {ours} looks {abs(margin.value) * 100:.0f} % {word} than {theirs} {band}."
+    elif margin.value >= 0:
+        text = f"{ours} is {margin.value * 100:.0f} % cheaper here than {theirs} {band}."
+    else:
+        text = f"{ours} is taken although {theirs} would be {-margin.value * 100:.0f} % cheaper {band}: no room for it."
+    nearest = [flip for flip in flips if flip.value is not None]
+    return f"{text} {nearest[0].sentence}" if nearest else text
+
+
+def _reasons(
+    chosen: Candidate, other: Candidate, workload: PlanWorkload, request: PlanRequest, too_close: bool
+) -> tuple[str, ...]:
+    found = [*_figures(chosen), *_figures(other)]
+    first, second = chosen.performance, other.performance
+    if first and second and first.ttft_ms and second.ttft_ms:
+        found.append(_compared("TTFT p50", first.ttft_ms.p50, second.ttft_ms.p50, chosen, other))
+    if first and second and first.tpot_ms and second.tpot_ms:
+        found.append(_compared("TPOT mean", first.tpot_ms.mean, second.tpot_ms.mean, chosen, other))
+    if too_close:
+        found.append(_safer(chosen, other, workload))
+    if chosen.evidence is not other.evidence or chosen.evidence is not Evidence.MEASURED:
+        found.append(
+            f"Known from: {ENGINE_LABEL[engine_of(chosen)]} {chosen.evidence.value}, "
+            f"{ENGINE_LABEL[engine_of(other)]} {other.evidence.value}."
+        )
+    prices = sorted({(c.gpu, gpu_price(request, c.gpu)) for c in (chosen, other)})
+    found.append("Prices: " + ", ".join(f"{gpu} ${usd:.2f} per GPU-hour" for gpu, usd in prices) + ".")
+    return tuple(found)
+
+
+def _figures(candidate: Candidate) -> tuple[str, ...]:
+    label = ENGINE_LABEL[engine_of(candidate)]
+    cost = ""
+    if candidate.cost is not None:
+        unit, kind = candidate.cost.usd_per_mtok_output, "output"
+        if unit is None:
+            unit, kind = candidate.cost.usd_per_mtok_input, "input"
+        cost = f", ${unit:.3g} per million {kind} tokens" if unit is not None else ""
+    return (
+        f"{label} on {_where(candidate)}: {candidate.replicas} replicas of {candidate.gpus_per_replica} GPUs, "
+        f"each carries {candidate.replica_rate_per_s:.3g} requests/s within the SLO{cost}.",
+    )
+
+
+def _compared(what: str, ours: float, theirs: float, chosen: Candidate, other: Candidate) -> str:
+    change = (ours - theirs) / theirs if theirs else 0.0
+    word = "lower" if change < 0 else "higher"
+    return (
+        f"{what} {ours:.3g} ms with {ENGINE_LABEL[engine_of(chosen)]}, {theirs:.3g} ms with "
+        f"{ENGINE_LABEL[engine_of(other)]} ({abs(change) * 100:.0f} % {word})."
+    )
+
+
+def _safer(chosen: Candidate, other: Candidate, workload: PlanWorkload) -> str:
+    """Which of two equals is the safer choice, and why: evidence, then room within the SLO, then ease of change."""
+    order = list(Evidence)
+    ranks = order.index(chosen.evidence), order.index(other.evidence)
+    if ranks[0] != ranks[1]:
+        better = chosen if ranks[0] < ranks[1] else other
+        return f"Safer: {ENGINE_LABEL[engine_of(better)]}, known from stronger evidence ({better.evidence.value})."
+    room = slo_use(chosen, workload), slo_use(other, workload)
+    if room[0] is not None and room[1] is not None and abs(room[0] - room[1]) > 0.05:
+        better, use = (chosen, room[0]) if room[0] < room[1] else (other, room[1])
+        return f"Safer: {ENGINE_LABEL[engine_of(better)]}, it uses {use * 100:.0f} % of the tightest SLO limit."
+    why = "adapters load at run time and it also runs on AMD and Intel"
+    if workload.revisions_per_month > 1:
+        why = f"{workload.revisions_per_month:g} revisions a month need no build, and " + why
+    return f"Safer: vLLM, {why}."
+
+
+def slo_use(candidate: Candidate, workload: PlanWorkload) -> float | None:
+    """Largest value / limit over the SLO targets at the planned load; None without SLO or figures."""
+    performance = candidate.performance
+    if performance is None or not workload.slo:
+        return None
+    found = []
+    for target in workload.slo:
+        values = {"ttft": performance.ttft_ms, "tpot": performance.tpot_ms, "e2e": performance.e2e_ms}.get(
+            target.metric
+        )
+        if values is not None:
+            found.append(getattr(values, target.stat) / target.limit_ms)
+    return max(found, default=None)
+
+
+def _probe(chosen: Candidate, other: Candidate, request: PlanRequest) -> str:
+    """The cheapest probe that narrows the wider of the two bands."""
+
+    def width(candidate: Candidate) -> float:
+        band = candidate.replica_rate_80
+        return (band.high - band.low) / band.value if band and band.value else math.inf
+
+    first = max((chosen, other), key=lambda c: (width(c), -c.gpus_per_replica))
+    usd = PROBE_HOURS * first.gpus_per_replica * gpu_price(request, first.gpu)
+    return (
+        f"Probe {ENGINE_LABEL[engine_of(first)]} on {_where(first)}: one replica at {first.replica_rate_per_s:.3g} "
+        f"requests/s, about {PROBE_HOURS * 60:.0f} minutes on {first.gpus_per_replica} GPUs (${usd:.2f})."
+    )
+
+
+def _where(candidate: Candidate) -> str:
+    shape = candidate.id.split("/")[-2:]
+    return f"{candidate.gpu} ({' '.join(shape)})"
+
+
+def _short(candidate: Candidate) -> str:
+    return f"{ENGINE_LABEL[engine_of(candidate)]} on {candidate.gpu}"

@@ -10,7 +10,8 @@ from planner.errors import InputError, UnsupportedError
 from planner.models.blocks import group_layers
 from planner.models.families import DEFAULTS, FAMILIES
 from planner.models.fields import Fields
-from planner.models.quantization import Marker, parse_quantization, relabel, relabelled, settle
+from planner.models.marking import Marker, relabel, relabelled, settle
+from planner.models.quantization import parse_quantization
 from planner.models.rope import rope_cache_elements
 from planner.models.spec import Linear, ModelSpec, Shard
 from planner.models.vision import vision_of

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.errors import InputError
-from planner.models.quantization import NONE, QUANTISABLE, STORED_BITS
+from planner.models.marking import QUANTISABLE
+from planner.models.quantization import NONE, STORED_BITS
 from planner.models.spec import LayerGroup, Linear, ModelSpec, Quantization
 
 PRECISIONS = ("as-config", "bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4", "mxfp4")

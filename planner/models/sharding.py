@@ -67,8 +67,9 @@ class RankLinear:
 
     @property
     def bytes(self) -> float:
-        """Bytes on this GPU over all layers and copies; biases are 16-bit."""
-        return self.layers * self.copies * (self.n * self.k * self.bits + (self.n * 16 if self.bias else 0)) / 8
+        """Bytes on this GPU over all layers and copies; the bias of a narrow matrix is 16-bit."""
+        bias_bits = max(self.bits, 16.0) * self.n if self.bias else 0.0
+        return self.layers * self.copies * (self.n * self.k * self.bits + bias_bits) / 8
 
 
 def linear_precision(spec: ModelSpec, linear: Linear) -> str:

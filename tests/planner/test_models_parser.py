@@ -117,6 +117,56 @@ def test_nested_config_takes_language_dimensions_from_the_nested_part_alone() ->
     assert caught.value.field == "text_config.num_attention_heads"
 
 
+def _shape(kind: str, **config: Any) -> dict[str, Any]:
+    return {"model_type": kind, **config}
+
+
+@pytest.mark.parametrize(
+    ("config", "total"),
+    [
+        (_shape("gpt2", n_embd=768, n_layer=12, n_head=12, n_positions=1024, vocab_size=50257), 124_439_808),
+        (
+            _shape(
+                "opt",
+                hidden_size=2048,
+                num_hidden_layers=24,
+                num_attention_heads=32,
+                ffn_dim=8192,
+                max_position_embeddings=2048,
+                vocab_size=50272,
+            ),
+            1_315_758_080,
+        ),
+        (
+            _shape(
+                "gpt_neox",
+                hidden_size=2048,
+                num_hidden_layers=16,
+                num_attention_heads=8,
+                intermediate_size=8192,
+                max_position_embeddings=2048,
+                vocab_size=50304,
+            ),
+            1_011_781_632,
+        ),
+        (_shape("gptj", n_embd=4096, n_layer=28, n_head=16, n_positions=2048, vocab_size=50400), 6_050_882_784),
+        (_shape("bloom", hidden_size=1024, n_layer=24, n_head=16, vocab_size=250880), 559_214_592),
+        (
+            _shape("gpt_bigcode", n_embd=2048, n_layer=24, n_head=16, n_inner=8192, n_positions=8192, vocab_size=49152),
+            1_137_207_296,
+        ),
+        (_shape("mpt", d_model=4096, n_layers=32, n_heads=32, max_seq_len=2048, vocab_size=50432), 6_649_286_656),
+        (
+            _shape("falcon", hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, vocab_size=65024),
+            6_921_720_704,
+        ),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_older_families_have_their_published_counts(config: dict[str, Any], total: int) -> None:
+    assert parse(config, model_id="x").total_params == total
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -9,7 +9,7 @@ import pytest
 from planner.catalog import get_model
 from planner.errors import InputError, UnsupportedError
 from planner.models import parse
-from planner.models.quantization import ModuleMatcher
+from planner.models.marking import ModuleMatcher
 from planner.models.sharding import linear_precision, total_weights_bytes
 from planner.units import GIB
 
@@ -151,3 +151,14 @@ def test_unknown_widths_are_unsupported() -> None:
 )
 def test_module_patterns(pattern: str, module: str, expected: bool) -> None:
     assert ModuleMatcher((pattern,)).matches(module) is expected
+
+
+@pytest.mark.parametrize("pattern", ["re:(a+)+b", "re:(.*)*x", "re:.*.*.*.*.*x", "re:" + "a" * 400, "re:(a|b){9}"])
+def test_expressions_that_could_run_for_ever_are_refused(pattern: str) -> None:
+    with pytest.raises(InputError, match=r"quantization_config\.ignore"):
+        ModuleMatcher((pattern,))
+
+
+def test_number_of_wildcards_is_bounded() -> None:
+    with pytest.raises(InputError, match="wildcards"):
+        ModuleMatcher(tuple(f"model.layers.{index}.*" for index in range(2001)))

@@ -13,7 +13,7 @@ from planner.models.blocks import Draft, Layer, attention_linears, dense_ffn, mo
 from planner.models.fields import LARGEST_LAYERS, Fields, divide
 from planner.models.spec import Attention, Ffn, Linear, Shard
 
-HIDDEN = ("hidden_size", "n_embd", "d_model")
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
@@ -57,12 +57,14 @@ class Traits:
     norms: int = 2
     norm_bias: bool = False
     qk_norm: str = ""
+    qk_norm_switch: bool = False  # only where the config says ``use_qk_norm``
     tied: bool = False
     kv_default: str = ""
     head_bias: bool = False
     learned_positions: int | None = None  # extra rows of a learned position table; None: rotary or none
     intermediate_factor: int = 0  # intermediate = factor x hidden when the config leaves it out
     final_norm: bool = True
+    embedding_norm: bool = False
     sinks: bool = False
     windows: Callable[[Fields, int], list[int | None]] | None = None
     routed: Callable[[Fields, int], list[Moe | None]] | None = None
@@ -109,22 +111,25 @@ def build(fields: Fields, traits: Traits) -> Draft:
     kv = kv_heads(fields, heads, traits.kv_default)
     dim = head_dim(fields, hidden, heads)
     positions = fields.integer(*POSITIONS)
-    attention_bias = fields.flag("attention_bias", "use_bias", "bias", default=False)
+    attention_bias = fields.flag("attention_bias", "use_bias", "use_qkv_bias", "bias", default=False)
     mlp_bias = fields.flag("mlp_bias", "use_bias", "bias", default=False)
     qkv_bias = attention_bias if traits.qkv_bias is None else traits.qkv_bias
     o_bias = attention_bias if traits.o_bias is None else traits.o_bias
     windows = traits.windows(fields, layers) if traits.windows else [None] * layers
     routed: list[Moe | None] = traits.routed(fields, layers) if traits.routed else [None] * layers
     intermediate = _intermediate(fields, hidden, traits) if None in routed else 0
+    qk_norm = traits.qk_norm
+    if traits.qk_norm_switch and not fields.flag("use_qk_norm", default=False):
+        qk_norm = ""
 
     stack = []
     for window, moe in zip(windows, routed, strict=True):
         limited = window is not None and window < positions
         attention = Attention(
-            "sliding" if limited else "full", heads, kv, dim, dim, window if limited else None, bool(traits.qk_norm)
+            "sliding" if limited else "full", heads, kv, dim, dim, window if limited else None, bool(qk_norm)
         )
-        linears = [norm(hidden, traits.norms, bias=traits.norm_bias)]
-        linears += attention_linears(attention, hidden, qkv_bias=qkv_bias, o_bias=o_bias, qk_norm=traits.qk_norm)
+        linears = [norm(hidden, traits.norms, bias=traits.norm_bias)] if traits.norms else []
+        linears += attention_linears(attention, hidden, qkv_bias=qkv_bias, o_bias=o_bias, qk_norm=qk_norm)
         if traits.sinks:
             linears.append(Linear("norm", heads, 1, Shard.REPLICATED, module="self_attn.sinks"))
         ffn, ffn_linears = feed_forward(
@@ -141,6 +146,8 @@ def build(fields: Fields, traits: Traits) -> Draft:
     )
     if traits.final_norm:
         draft.extra.append(norm(hidden, bias=traits.norm_bias, module="model.norm"))
+    if traits.embedding_norm:
+        draft.extra.append(norm(hidden, bias=traits.norm_bias, module="embedding_norm"))
     if traits.head_bias:
         draft.extra.append(Linear("other", draft.vocab, 1, Shard.VOCAB, module="lm_head.bias"))
     if traits.learned_positions is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from planner.models.families.decoder import Traits, windows_by_type
 from planner.models.fields import Fields
@@ -69,9 +70,12 @@ DENSE: dict[str, Traits] = {
         head_bias=True,
         intermediate_factor=4,
     ),
-    "cohere": Traits(mlp_bias=False, norms=1, tied=True, kv_default="heads"),
+    "cohere": Traits(mlp_bias=False, norms=1, tied=True, kv_default="heads", qk_norm="all", qk_norm_switch=True),
+    "cohere2": Traits(mlp_bias=False, norms=1, tied=True, kv_default="heads", windows=_windows_every(4)),
     "glm4": Traits(o_bias=False, mlp_bias=False, norms=4),
     "exaone4": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, qk_norm="head", windows=windows_by_type),
+    "olmo": Traits(mlp_bias=False, norms=0, final_norm=False, kv_default="heads"),
+    "olmo3": Traits(mlp_bias=False, qk_norm="all", kv_default="heads", windows=_windows_every(4)),
     "olmo2": Traits(mlp_bias=False, qk_norm="all", kv_default="heads"),
     "starcoder2": Traits(gated=False, norm_bias=True, tied=True, windows=_windows_all),
     "orion": Traits(mlp_bias=False, norm_bias=True, kv_default="heads"),
@@ -80,7 +84,39 @@ DENSE: dict[str, Traits] = {
     "seed_oss": Traits(o_bias=False),
 }
 
-DENSE["phi-msft"] = DENSE["phi"]
+_GPT = Traits(
+    qkv_bias=True,
+    o_bias=True,
+    mlp_bias=True,
+    gated=False,
+    norm_bias=True,
+    tied=True,
+    kv_default="heads",
+    intermediate_factor=4,
+)
+"""The layout of GPT-2: biases everywhere, one MLP up-projection of four times the width, tied embedding."""
+
+DENSE |= {
+    "phi-msft": DENSE["phi"],
+    "gpt2": replace(_GPT, learned_positions=0),
+    "opt": replace(_GPT, learned_positions=2),
+    "bloom": replace(_GPT, embedding_norm=True),
+    "gpt_neox": replace(_GPT, qkv_bias=None, o_bias=None, tied=False),
+    "gptj": replace(_GPT, qkv_bias=False, o_bias=False, norms=1, tied=False, head_bias=True),
+    "mpt": replace(_GPT, qkv_bias=False, o_bias=False, mlp_bias=False, norm_bias=False),
+    "nemotron": Traits(gated=False, norm_bias=True, kv_default="heads"),
+    "arcee": Traits(gated=False, kv_default="heads"),
+    "apertus": Traits(gated=False, qk_norm="head", kv_default="heads"),
+    "stablelm": Traits(o_bias=False, mlp_bias=False, norm_bias=True, kv_default="heads"),
+    "ernie4_5": Traits(tied=True),
+    "hunyuan_v1_dense": Traits(mlp_bias=False, qk_norm="head", kv_default="heads"),
+    "internlm3": Traits(kv_default="heads"),
+    "glm": Traits(o_bias=False, mlp_bias=False),
+    "glm4v_text": DENSE["glm4"],
+    "qwen2_vl": DENSE["qwen2"],
+    "qwen2_vl_text": DENSE["qwen2"],
+    "qwen2_5_vl_text": DENSE["qwen2"],
+}
 
 DENSE_DEFAULTS: dict[str, dict[str, object]] = {
     "gemma": {"head_dim": 256},
@@ -97,6 +133,8 @@ DENSE_DEFAULTS: dict[str, dict[str, object]] = {
         "sliding_window": 4096,
     },
     "mistral": {"num_key_value_heads": 8},
+    "gpt_neox": {"attention_bias": True},
+    "bloom": {"seq_length": 2048},
     "seed_oss": {"attention_bias": True},
     "starcoder2": {"use_bias": True},
 }

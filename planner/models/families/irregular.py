@@ -8,6 +8,7 @@ from planner.errors import InputError
 from planner.models.blocks import Draft, Layer, attention_linears, dense_ffn, norm
 from planner.models.families import decoder
 from planner.models.families.decoder import HEADS, POSITIONS, Traits, head_dim, kv_heads, layer_count
+from planner.models.families.dense import DENSE
 from planner.models.fields import Fields
 from planner.models.spec import Attention, Linear, Shard
 
@@ -115,10 +116,19 @@ def falcon(fields: Fields) -> Draft:
     return draft
 
 
+def gpt_bigcode(fields: Fields) -> Draft:
+    """StarCoder 1: GPT-2 with one KV head unless ``multi_query`` is off."""
+    heads = fields.integer(*HEADS, high=10**5)
+    kv = 1 if fields.flag("multi_query", default=True) else heads
+    known = Fields({**fields.data, "num_key_value_heads": kv}, fields.path, fields.defaults)
+    return decoder.build(known, DENSE["gpt2"])
+
+
 IRREGULAR: dict[str, Callable[[Fields], Draft]] = {
     "nemotron-nas": nemotron_nas,
     "mllama_text_model": mllama,
     "falcon": falcon,
+    "gpt_bigcode": gpt_bigcode,
 }
 
 IRREGULAR_DEFAULTS: dict[str, dict[str, object]] = {"falcon": {"max_position_embeddings": 2048}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.errors import InputError
 from planner.models.families.decoder import Moe, Traits, windows_by_type
 from planner.models.fields import Fields
@@ -63,6 +65,25 @@ def _minimax_m2(fields: Fields, layers: int) -> list[Moe | None]:
     return [moe] * layers
 
 
+def _every_layer(fields: Fields, layers: int) -> list[Moe | None]:
+    """Experts of ``intermediate_size`` in every layer (OLMoE, Phi-3.5-MoE, Granite MoE)."""
+    experts, per_token = experts_of(fields)
+    return [Moe(experts, per_token, fields.integer("intermediate_size"))] * layers
+
+
+def _ernie_moe(fields: Fields, layers: int) -> list[Moe | None]:
+    """Experts in each ``moe_layer_interval``-th layer between a first and a last one."""
+    experts, per_token = experts_of(fields)
+    width = fields.integer("moe_intermediate_size")
+    shared = width * fields.integer("moe_num_shared_experts", default=0, low=0, high=1000)
+    moe = Moe(experts, per_token, width, shared=shared, correction_bias=True)
+    every = fields.integer("moe_layer_interval", default=1)
+    first = fields.integer("moe_layer_start_index", default=0, low=0)
+    last = fields.integer("moe_layer_end_index", default=layers - 1, low=-1)
+    end = layers - 1 if last < 0 else last
+    return [moe if first <= index <= end and (index + 1) % every == 0 else None for index in range(layers)]
+
+
 def _glm4_moe(fields: Fields, layers: int) -> list[Moe | None]:
     experts, per_token = experts_of(fields)
     width = fields.integer("moe_intermediate_size")
@@ -77,6 +98,15 @@ def _glm4_moe(fields: Fields, layers: int) -> list[Moe | None]:
     return [None if index < first else moe for index in range(layers)]
 
 
+_GLM = Traits(
+    o_bias=False,
+    mlp_bias=False,
+    qk_norm="head",
+    qk_norm_switch=True,
+    routed=_glm4_moe,
+    mtp=("num_nextn_predict_layers",),
+)
+
 MOE: dict[str, Traits] = {
     "mixtral": Traits(qkv_bias=False, o_bias=False, routed=_mixtral, kv_default=""),
     "qwen2_moe": Traits(qkv_bias=True, o_bias=False, mlp_bias=False, routed=_qwen_moe),
@@ -84,6 +114,11 @@ MOE: dict[str, Traits] = {
     "qwen3_vl_moe_text": Traits(mlp_bias=False, qk_norm="head", routed=_qwen_moe),
     "gpt_oss": Traits(qkv_bias=True, o_bias=True, sinks=True, windows=windows_by_type, routed=_gpt_oss),
     "minimax_m2": Traits(qkv_bias=False, o_bias=False, qk_norm="all", routed=_minimax_m2),
-    "glm4_moe": Traits(o_bias=False, mlp_bias=False, routed=_glm4_moe, mtp=("num_nextn_predict_layers",)),
-    "glm4v_moe_text": Traits(o_bias=False, mlp_bias=False, routed=_glm4_moe),
+    "glm4_moe": _GLM,
+    "glm4v_moe_text": _GLM,
+    "dots1": replace(_GLM, o_bias=None, qk_norm_switch=False),
+    "olmoe": Traits(qk_norm="all", routed=_every_layer, kv_default="heads"),
+    "phimoe": Traits(norm_bias=True, routed=_every_layer, head_bias=True),
+    "granitemoe": Traits(routed=_every_layer, kv_default="heads"),
+    "ernie4_5_moe": Traits(tied=True, routed=_ernie_moe),
 }

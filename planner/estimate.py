@@ -157,18 +157,24 @@ def _answer(query: _Query, answer: dict[str, Any]) -> None:
 
 
 def _with_room(resolved: ResolvedSettings, query: _Query, answer: dict[str, Any]) -> ResolvedSettings:
-    """Without chunked prefill a prompt must fit one step: raise an unstated step limit, as an operator has to."""
-    if query.inputs is None or resolved.enable_chunked_prefill or query.settings.max_num_batched_tokens is not None:
+    """Without chunked prefill a whole prompt must fit one step beside the running sequences, or it waits for them to end.
+
+    An unstated step limit is raised to that, as published launch scripts do.
+    """
+    if query.inputs is None or query.load is None or resolved.enable_chunked_prefill:
         return resolved
-    longest = _longest(query.inputs)
-    if longest <= resolved.max_num_batched_tokens:
+    if query.settings.max_num_batched_tokens is not None:
+        return resolved
+    beside = min(query.load.concurrency or resolved.max_num_seqs, resolved.max_num_seqs)
+    needed = -(-(_longest(query.inputs) + beside) // 64) * 64
+    if needed <= resolved.max_num_batched_tokens:
         return resolved
     answer["reasons"].append(
-        f"max_num_batched_tokens raised from {resolved.max_num_batched_tokens} to {longest}: chunked prefill is off and"
-        " the longest prompt must fit one step."
+        f"max_num_batched_tokens raised from {resolved.max_num_batched_tokens} to {needed}: chunked prefill is off and"
+        " the longest prompt must fit one step beside the running sequences."
     )
-    origin = {**resolved.origin, "max_num_batched_tokens": "longest prompt, as chunked prefill is off"}
-    return replace(resolved, max_num_batched_tokens=longest, origin=origin)
+    origin = {**resolved.origin, "max_num_batched_tokens": "longest prompt + running sequences, chunked prefill off"}
+    return replace(resolved, max_num_batched_tokens=needed, origin=origin)
 
 
 def _longest(lengths: Lengths) -> int:

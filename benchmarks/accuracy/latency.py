@@ -151,7 +151,7 @@ def print_tables(scored: Sequence[Scored]) -> None:
 def print_worst(scored: Sequence[Scored], count: int = 20) -> None:
     """The rows with the largest error in any metric, with the load and what the model noted."""
     ok = [s for s in scored if s.status == "ok" and s.ratio]
-    ok.sort(key=lambda s: -max(abs(math.log(r)) for r in s.ratio.values()))
+    ok.sort(key=lambda s: -max(abs(math.log(max(r, 1e-6))) for r in s.ratio.values()))
     print(f"-- worst {count}")
     for s in ok[:count]:
         r = s.row.request
@@ -206,13 +206,14 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy latency")
     parser.add_argument("--limit", type=int, default=0, help="at most so many rows of each kind, evenly picked")
     parser.add_argument("--kind", choices=("serving", "offline", "h200"), help="only this kind of row")
+    parser.add_argument("--unstated", choices=("mean", "p50"), default="mean", help="statistic of rows that do not say")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
     parser.add_argument("--write-residuals", action="store_true")
     parser.add_argument("--dump", type=Path, help="write each row's prediction as JSON lines")
     options = parser.parse_args(argv)
     rows: list[MeasuredRow] = []
-    for name, load in (("serving", serving_rows), ("offline", offline_rows), ("h200", h200_rows)):
+    for name, load in (("serving", lambda: serving_rows(options.unstated)), ("offline", offline_rows), ("h200", h200_rows)):
         if options.kind in (None, name):
             found = load()
             every = max(1, len(found) // options.limit) if options.limit else 1

@@ -1,4 +1,9 @@
-"""The measured rows that the accuracy benchmarks score, as requests of the estimate contract beside what was measured."""
+"""The measured rows that the accuracy benchmarks score, as requests of the estimate contract beside what was measured.
+
+The ``aic_silicon`` rows do not say whether TTFT and TPOT are means or medians. They are means: in a closed loop of 64 and
+8192/1024 tokens the published TTFT (1.8 s) is four times what a steady queue allows and matches the mean over ten rounds
+that start with all prompts at once; so it is for every concurrency. ``--unstated`` chooses the statistic compared.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +23,8 @@ LEFT_OUT = re.compile(
 MODEL_WORDS = {"mistralai/Mistral-7B (exact revision not stated)": "mistralai/Mistral-7B-Instruct-v0.3"}
 """Published names that the catalogue cannot know; the shape is the same."""
 OFFLINE_SOURCES = ("v0.14.0", "v0.20", "v1.0", "post-1.0")
-TTFT_STATS = (("ttft_ms_p50", "p50"), ("ttft_ms", "p50"), ("ttft_ms_mean", "mean"))
-TPOT_STATS = (("tpot_ms_p50", "p50"), ("tpot_ms", "p50"), ("tpot_ms_mean", "mean"))
+TTFT_STATS = (("ttft_ms_p50", "p50"), ("ttft_ms", "unstated"), ("ttft_ms_mean", "mean"))
+TPOT_STATS = (("tpot_ms_p50", "p50"), ("tpot_ms", "unstated"), ("tpot_ms_mean", "mean"))
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def _whole(row: dict[str, str], key: str) -> int | None:
     return None if value is None else int(value)
 
 
-def serving_rows() -> list[MeasuredRow]:
+def serving_rows(unstated: str = "mean") -> list[MeasuredRow]:
     """Aggregated serving under a closed or open load: the comparable rows."""
     rows = []
     for row in _read("serving_results.csv.gz"):
@@ -84,7 +89,7 @@ def serving_rows() -> list[MeasuredRow]:
             for column, stat in stats:
                 value = number(row[column])
                 if value:
-                    measured[metric] = (value, stat)
+                    measured[metric] = (value, unstated if stat == "unstated" else stat)
                     break
         rate = number(row["output_tok_per_s"])
         if rate:

@@ -97,6 +97,8 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
         index = np.arange(count) if replay else rng.integers(0, len(inputs.samples), count)
     prompt = draw_tokens(inputs, count, rng, index, "input_tokens")
     output = draw_tokens(outputs, count, rng, index, "output_tokens")
+    if load.kind == "closed" and load.requests is None and inputs.kind == outputs.kind == "fixed":
+        output = _out_of_step(output, rng)
     hits = (np.floor(prompt * load.prefix_hit).astype(np.int64) // block_tokens) * block_tokens
     hits = np.minimum(hits, (prompt - 1) // block_tokens * block_tokens)
     if load.kind == "open":
@@ -110,6 +112,16 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
         closed=closed,
         first_issued=min(load.concurrency, count) if closed else count,
     )
+
+
+def _out_of_step(output: I64, rng: np.random.Generator) -> I64:
+    """Outputs of equal length, varied by up to a tenth: clients of a service that runs on do not stay in step.
+
+    A benchmark of a stated number of equal requests does (its prompts arrive together, round after round), and is
+    simulated as stated.
+    """
+    varied = np.rint(output * rng.uniform(0.9, 1.1, output.size)).astype(np.int64)
+    return np.maximum(varied, 1)
 
 
 def _arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:

@@ -47,8 +47,9 @@ from planner.steptime.kernel import step_ms
     I_LEAPT,
     I_SAMPLES,
     I_CUR_PREEMPTED,
+    I_CUR_GHOSTS,
     I_COUNT,
-) = range(28)
+) = range(29)
 
 # float state
 (
@@ -480,6 +481,7 @@ def advance(
             ints[I_CUR_DECODES] = decodes
             ints[I_CUR_PROMPTS] = prompts
             ints[I_CUR_PREEMPTED] = preempted_now
+            ints[I_CUR_GHOSTS] = ghosts
             floats[F_CUR_NEW] = new
             floats[F_CUR_KV] = step_kv
             ints[I_GHOSTS] = ints[I_FIN0 + side]
@@ -497,6 +499,7 @@ def advance(
             and ghosts == 0
             and preempted_now == 0
             and ints[I_CUR_PREEMPTED] == 0
+            and ints[I_CUR_GHOSTS] == 0
             and ints[I_FIN0 + cur] == 0
             and ints[I_FIN0 + side] == 0
             and ints[I_HEAP] > 0
@@ -626,6 +629,7 @@ def advance(
             ints[I_CUR_DECODES] = decodes
             ints[I_CUR_PROMPTS] = prompts
             ints[I_CUR_PREEMPTED] = preempted_now
+            ints[I_CUR_GHOSTS] = ghosts
             floats[F_CUR_NEW] = new
             floats[F_CUR_KV] = step_kv
             ints[I_GHOSTS] = ints[I_FIN0 + side]

@@ -71,7 +71,9 @@ def simulate(
     requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
     longest = int((requests.inputs + requests.outputs).max())
     if longest > resolved.max_model_len:
-        if input_tokens.kind != "normal" and output_tokens.kind != "normal":
+        drawn = "normal" in (input_tokens.kind, output_tokens.kind)
+        nominal = input_tokens.value + output_tokens.value if input_tokens.kind == output_tokens.kind == "fixed" else 0
+        if not drawn and not 0 < nominal <= resolved.max_model_len:
             raise InfeasibleError(
                 f"a request of {longest} tokens exceeds max_model_len {resolved.max_model_len}",
                 field="max_model_len",
@@ -199,7 +201,7 @@ def _timeline(engine: Instance) -> Timeline:
 
 
 def _clip(requests: RequestSet, limit: int) -> RequestSet:
-    """Cut the tail of drawn lengths at the context limit, as the engine would refuse them."""
+    """Cut the tail of drawn lengths at the context limit, as a client that knows the limit would."""
     outputs = np.minimum(requests.outputs, limit - 1)
     inputs = np.minimum(requests.inputs, limit - outputs)
     return replace(requests, inputs=inputs, outputs=outputs, hits=np.minimum(requests.hits, inputs - 1))

@@ -5,6 +5,7 @@ Candidates, ledgers and timelines are in the JSON form of ``planner.plan_types``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -67,6 +68,7 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
                 name=fmt.engine_label(engine),
                 marker={
                     "color": [colour if c["evidence"] != "roofline" else palette.SURFACE for c in points],
+                    "opacity": 1,
                     "size": [13 if c["id"] == chosen else 8 for c in points],
                     "line": {"color": [palette.TEXT if c["id"] == chosen else colour for c in points], "width": 1.5},
                 },
@@ -82,7 +84,7 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
             for c in points
         ]  # fmt: skip
     figure_layout = {
-        "xaxis": axis("Interactivity", "tok/s/user", rangemode="tozero"),
+        "xaxis": axis("Interactivity", "tok/s/user"),
         "yaxis": axis("Throughput", "tok/s/GPU", rangemode="tozero"),
         "annotations": labels,
         "margin": {"r": 72},
@@ -189,6 +191,38 @@ def memory_stack(bars: Sequence[tuple[str, Mapping[str, Any]]], ident: str = "me
     return make(ident, "Memory of one GPU", traces, figure_layout, columns, rows, size=size)
 
 
+def concurrency(points: Sequence[tuple[int, float]], planned: int) -> Chart:
+    """Requests held at once against their length, both logarithmic: ``points`` of (tokens, requests)."""
+    kept = [(length, held) for length, held in points if held > 0]
+    line = {"color": palette.CATEGORIES[2], "width": 2}
+    traces = [
+        go.Scatter(
+            x=[length for length, _ in kept], y=[held for _, held in kept], mode="lines+markers", line=line,
+            marker={"size": 6, "color": palette.CATEGORIES[2]},
+            hovertemplate="%{x:,} tokens each<br>%{y:,.3g} at once<extra></extra>",
+        )
+    ]  # fmt: skip
+    held = [h for _, h in kept] or [1.0]
+    lengths = [length for length, _ in kept] or [1]
+    figure_layout = {
+        "xaxis": axis("Length of each request", "tokens", **log_axis(min(lengths), max(lengths))),
+        "yaxis": axis("Requests at once", **log_axis(min(held), max(held))),
+        "shapes": [_line("x", planned, palette.TEXT_3)],
+        "annotations": [_edge_note("x", math.log10(planned), "context set", palette.TEXT_2)] if kept else [],
+    }
+    columns = (Column("Length", "tokens"), Column("Requests at once"))
+    note = "As the engine counts them: whole blocks, and windows and states where layers have them."
+    return make("concurrency", "Requests that the KV cache holds", traces, figure_layout, columns, points, note=note)
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis with ticks at 1, 2 and 5 (few decades) or at powers of ten (many)."""
+    first, last = math.floor(math.log10(max(low, 1e-9))), math.ceil(math.log10(max(high, 1e-9)))
+    steps = (1, 2, 5) if last - first <= 3 else (1,)
+    values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    return {"type": "log", "tickvals": values, "ticktext": [fmt.sig(value, 2) for value in values]}
+
+
 def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Chart:
     """What a month costs, part by part, and the bill that they add up to."""
     rows = [(COST_WORDS.get(name, name.replace("_", " ").capitalize()), Decimal(value)) for name, value in parts]
@@ -263,7 +297,7 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
         for r in rows
     ]
     log = bool(values) and max(values) / min(values) > 20
-    kind = {"type": "log"} if log else {"rangemode": "tozero"}
+    kind = log_axis(min(values), max(values)) if log else {"rangemode": "tozero"}
     figure_layout = {
         "xaxis": axis(f"Predicted {metric}", unit, showgrid=True, **kind),
         "yaxis": axis(f"Measured {metric}", unit, **kind),
@@ -295,7 +329,7 @@ def length_distribution(samples: Sequence[int], *, ident: str, title: str, colou
         )
     ]  # fmt: skip
     figure_layout = {
-        "xaxis": axis("Tokens", type="log" if log else "linear"),
+        "xaxis": axis("Tokens", **(log_axis(low, high) if log else {})),
         "yaxis": axis("Requests", "%", rangemode="tozero"),
         "bargap": 0,
     }
@@ -441,7 +475,7 @@ def _line(direction: str, at: float, colour: str) -> dict[str, Any]:
 
 
 def _edge_note(direction: str, at: float, text: str, colour: str) -> dict[str, Any]:
-    base = {"text": text, "showarrow": False, "font": {"color": colour, "size": 11}}
+    base = {"text": text, "showarrow": False, "font": {"color": colour, "size": 11}, "bgcolor": palette.SURFACE}
     if direction == "y":
         return {**base, "xref": "paper", "x": 1, "y": at, "xanchor": "right", "yanchor": "bottom"}
     return {**base, "yref": "paper", "y": 1, "x": at, "xanchor": "left", "yanchor": "top", "xshift": 4}

@@ -45,8 +45,11 @@ def as_float(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def sig(value: Any, figures: int = 3) -> str:
-    """At most ``figures`` significant figures, thousands separated, no exponent: 5355.2 -> 5,360; 0.4137 -> 0.414."""
+def sig(value: Any, figures: int = 3, *, strip: bool = True) -> str:
+    """At most ``figures`` significant figures, thousands separated, no exponent: 5355.2 -> 5,360; 0.4137 -> 0.414.
+
+    Whole numbers lose their decimals unless ``strip`` is False: 38.0 -> 38, else 38.0.
+    """
     number = as_float(value)
     if number is None:
         return "–"
@@ -56,7 +59,7 @@ def sig(value: Any, figures: int = 3) -> str:
     rounded = round(number, figures - 1 - magnitude)
     decimals = max(0, figures - 1 - math.floor(math.log10(abs(rounded))))
     text = f"{rounded:,.{decimals}f}"
-    if "." in text and float(rounded).is_integer():
+    if strip and "." in text and number.is_integer():
         text = text.split(".")[0]
     return text.replace("-", "−")
 

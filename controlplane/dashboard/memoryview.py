@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ class MemoryAnswer:
     resolved: ResolvedSettings
     ledger: MemoryLedger
     support: Any
+    asked: EngineSettings
     remedies: tuple[Any, ...]
 
     @property
@@ -66,8 +68,14 @@ class MemoryAnswer:
 
     @property
     def chart(self) -> Chart:
-        """Stacked bar of this GPU."""
-        return figures.memory_stack([(f"{self.gpu.name}, TP {self.resolved.tp}", to_json(self.ledger))])
+        """How many requests of one length the pool holds at once, as the engine counts them."""
+        longest = max(self.ledger.largest_model_len, self.resolved.max_model_len)
+        points = []
+        for length in lengths_up_to(min(longest, self.model.max_position)):
+            asked = dataclasses.replace(self.asked, max_model_len=length)
+            row = memory.ledger(self.model, self.gpu, engines.resolve(asked, self.model, self.gpu))
+            points.append((length, row.max_concurrency if row.fits else 0.0))
+        return figures.concurrency(points, self.resolved.max_model_len)
 
     @property
     def headline(self) -> str:
@@ -75,7 +83,9 @@ class MemoryAnswer:
         row = self.ledger
         if row.fits:
             room = fmt.sig(row.margin_gib, 2)
-            return f"Fits with {room} GiB to spare; context could grow to {row.largest_model_len:,} tokens."
+            if row.largest_model_len > self.resolved.max_model_len:
+                return f"Fits with {room} GiB to spare; context could grow to {row.largest_model_len:,} tokens."
+            return f"Fits with {room} GiB to spare beyond one request of {self.resolved.max_model_len:,} tokens."
         return "Does not fit. " + " ".join(row.reasons)
 
     @property
@@ -94,6 +104,11 @@ class MemoryAnswer:
         return rows
 
 
+def lengths_up_to(longest: int) -> list[int]:
+    """1,024, 2,048, 4,096... and ``longest`` itself."""
+    return [*(2**k for k in range(10, 24) if 2**k < longest), longest] if longest > 0 else []
+
+
 def answer(model_ref: ModelSpec, gpu_name: str, settings: EngineSettings) -> MemoryAnswer:
     """Ask the planner; raises PlannerError with the field, the value and the remedy."""
     gpu = catalog.get_gpu(gpu_name)
@@ -101,7 +116,7 @@ def answer(model_ref: ModelSpec, gpu_name: str, settings: EngineSettings) -> Mem
     row = memory.ledger(model_ref, gpu, resolved)
     supported = engines.support(model_ref, gpu, settings)
     remedies = () if row.fits else tuple(memory.advise(model_ref, gpu, settings))
-    return MemoryAnswer(model_ref, gpu, resolved, row, supported, remedies)
+    return MemoryAnswer(model_ref, gpu, resolved, row, supported, settings, remedies)
 
 
 def engines_for(model: ModelSpec, gpu_names: list[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.dashboard import fmt, icons, pages
+from controlplane.dashboard import fmt, icons, pages, planview
 
 register = template.Library()
 _ids = itertools.count(1)
@@ -95,16 +95,24 @@ def _bounds(interval: Any) -> tuple[Any, Any, Any]:
     return tuple(getattr(interval, key) for key in INTERVAL_KEYS)  # type: ignore[return-value]
 
 
+_INTERVAL_WORDS = {"usd": fmt.money, "share": fmt.percent}
+
+
 @register.simple_tag
 def ival(interval: Any, unit: str = "", kind: str = "") -> SafeString:
     """A prediction with its 80 % band: 18.8 (17.9–20.1) ms. ``kind`` usd or share changes the format."""
     value, low, high = _bounds(interval)
     if fmt.as_float(value) is None:
         return format_html('<span class="n muted" title="no data">–</span>')
-    show = {"usd": fmt.money, "share": fmt.percent}.get(kind, fmt.sig)
-    title = f"{fmt.exact(value)} {unit}".strip()
-    head = _number(show(value), unit, title)
-    if fmt.as_float(low) is None or fmt.as_float(high) is None:
+    banded = fmt.as_float(low) is not None and fmt.as_float(high) is not None
+
+    def show(number: Any) -> str:
+        if kind in _INTERVAL_WORDS:
+            return _INTERVAL_WORDS[kind](number)
+        return fmt.sig(number, strip=not banded)
+
+    head = _number(show(value), unit, f"{fmt.exact(value)} {unit}".strip())
+    if not banded:
         return head
     band_title = f"80 % band: {fmt.exact(low)} to {fmt.exact(high)} {unit}".strip()
     low_text, high_text = show(low), show(high)
@@ -126,8 +134,9 @@ def evidence(kind: str | None, arithmetic: Any = "", label: bool = False) -> Saf
     else:
         body = format_html("<p>{}</p>", arithmetic) if arithmetic else SafeString("")
     return format_html(
-        '<button type="button" class="ev" popovertarget="{}" aria-label="{}: how this number is known" title="{}">{}</button>'
-        '{}<span class="popover" id="{}" popover><b>{}</b><br>{}{}</span>',
+        '<span class="known"><button type="button" class="ev" popovertarget="{}" title="{}"'
+        ' aria-label="{}: how this number is known">{}</button>{}</span>'
+        '<span class="popover" id="{}" popover><b>{}</b><br>{}{}</span>',
         ident,
         word,
         word,
@@ -244,6 +253,17 @@ def whisker(interval: Any, low: Any, high: Any) -> SafeString:
         '<svg class="whisker" viewBox="0 0 72 12" aria-hidden="true"><path class="axis" d="M4 6h64"/>'
         '<path class="range" d="M{} 6H{}"/><circle class="dot" cx="{}" cy="6" r="3"/></svg>',
         at(a if a is not None else value), at(b if b is not None else value), at(value),
+    )  # fmt: skip
+
+
+@register.filter
+def load_words(workload: Any) -> str:
+    """The load of a stored workload in words."""
+    return planview.load_words(
+        {
+            "kind": workload.load_kind, "rate_per_s": workload.rate_per_s, "arrival": workload.arrival,
+            "concurrency": workload.concurrency, "requests": workload.requests,
+        }
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ class NonTorch:
 
 
 NON_TORCH = (
-    NonTorch("0.0.0", 0.03, 0.35, 0.5, 0.5, 0.0, "C kv007 0.03, kv070 0.01, kv072 0.10, M29 0.39 at TP2 over PCIe"),
+    NonTorch("0.0.0", 0.03, 0.35, 0.5, 0.5, 0.0, "C kv007 0.03, kv070 0.01, kv072 0.10; 0.39 at TP2 over PCIe"),
     NonTorch("0.9.0", 0.13, 0.40, 0.40, 0.54, 0.0, "B: 0.13 at TP1, 0.54 at TP2 on H100; C kv045 0.40 on A100"),
     NonTorch("0.17.0", 0.25, 0.50, 0.60, 2.07, 0.07, "A: 0.25 at TP1, 2.07 at TP2, 2.13 to 2.21 at TP4; D 0.25"),
     NonTorch("0.28.0", 0.25, 0.50, 0.60, 0.60, 0.0, "no jump at TP2 on GH200, 0.28.0; others not measured"),

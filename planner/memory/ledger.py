@@ -21,9 +21,12 @@ from planner.models.sharding import stage_groups
 from planner.models.spec import ModelSpec
 from planner.units import GIB
 
+OTHERS_COUNT_BEFORE = "0.9.1"
+"""Up to this version vLLM took all memory in use on the GPU for its own; later only what it added itself."""
+
 _LOAD_PEAK_SHARE = 0.6
-"""Share of the checkpoint that a host with unified memory holds in its page cache while loading (M25: 48 GiB model,
-112 GiB used against a budget of 83)."""
+"""Share of the checkpoint that a host with unified memory holds in its page cache while loading (reported: 112 GiB used
+by a 48 GiB model against a budget of 83)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,6 @@ def _blocks(layout: KvLayout, kv_gib: float) -> int:
 def _vllm_rank(
     model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, stage: int, budget: float, others: float
 ) -> _Rank:
-    del others  # counts against the start-up check only, not against the pool
     weights = loaded_weights_gib(model, gpu, resolved, stage=stage)
     activation = vllm_terms.activation_gib(model, resolved, stage=stage)
     non_torch = vllm_terms.non_torch_gib(gpu, resolved)
@@ -128,6 +130,8 @@ def _vllm_rank(
     kv = budget - weights - activation - non_torch - lora
     if vllm_terms.graphs_in_budget(model, gpu, resolved):
         kv -= graph
+    if not at_least(resolved.version, OTHERS_COUNT_BEFORE):
+        kv -= others
     layout = kv_layout(model, resolved, stage=stage)
     return _Rank(stage, weights, activation, non_torch, graph, lora, kv, layout, _blocks(layout, kv))
 

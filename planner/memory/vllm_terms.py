@@ -173,4 +173,6 @@ def lora_gib(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> flo
 
 
 def _adapter_elements(linear: RankLinear) -> float:
-    return (linear.n + linear.k) * linear.copies * linear.layers
+    """A and B of rank one; merged matrices (k and v, gate and up) have an A each."""
+    merged = 2 if linear.role == "kv" or linear.role.endswith("gate_up") else 1
+    return (linear.n + merged * linear.k) * linear.copies * linear.layers

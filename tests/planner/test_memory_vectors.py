@@ -1,0 +1,75 @@
+"""The ledger against start-ups that vLLM itself reported; all of them: ``python -m benchmarks accuracy memory``."""
+
+from __future__ import annotations
+
+import csv
+from statistics import mean
+
+import pytest
+from memory_samples import CONFIGS, account, gpu, own, vllm
+
+from planner.catalog import get_model
+from planner.engines import resolve
+from planner.memory import kv_tokens_from_gib
+
+VECTORS = CONFIGS.parent / "vllm_memory_vectors.csv"
+
+
+def rows() -> list[dict[str, str]]:
+    with VECTORS.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def settings_of(row: dict[str, str]):
+    return vllm(
+        row["engine_version"],
+        tp=int(row["tp"]),
+        pp=int(row["pp"]),
+        precision=row["precision"],
+        kv_cache_dtype=row["kv_cache_dtype"],
+        max_model_len=int(row["max_model_len"]),
+        gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+    )
+
+
+def model_of(row: dict[str, str]):
+    return own(row["model"]) if (CONFIGS / f"{row['model']}.json").is_file() else get_model(row["model"])
+
+
+def device_of(row: dict[str, str]):
+    return gpu(row["gpu"], total_gib=float(row["total_gib"]))
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['model']}-{row['engine_version']}-tp{row['tp']}")
+def test_terms_match_what_the_engine_logged(row: dict[str, str]) -> None:
+    got = account(model_of(row), device_of(row), settings_of(row))
+    if row["weights_gib"]:
+        assert got.weights_gib == pytest.approx(float(row["weights_gib"]), rel=0.01)
+    if row["activation_gib"]:
+        assert got.activation_gib == pytest.approx(float(row["activation_gib"]), abs=0.13)
+    if row["kv_gib"]:
+        assert got.kv_gib == pytest.approx(float(row["kv_gib"]), rel=0.03, abs=0.05)
+    elif row["kv_tokens"]:
+        assert got.kv_tokens == pytest.approx(int(row["kv_tokens"]), rel=0.002)
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row["kv_tokens"] and row["kv_gib"]], ids=lambda r: r["model"])
+def test_tokens_are_exact_when_the_gib_are_given(row: dict[str, str]) -> None:
+    model = model_of(row)
+    resolved = resolve(settings_of(row), model, device_of(row))
+    # The log rounds GiB to two decimals: the logged tokens lie within what that rounding leaves open.
+    low = kv_tokens_from_gib(model, resolved, float(row["kv_gib"]) - 0.005)
+    high = kv_tokens_from_gib(model, resolved, float(row["kv_gib"]) + 0.005)
+    assert low[1] <= int(row["kv_tokens"]) <= high[1]
+    if row["max_concurrency"]:
+        assert low[2] - 0.005 <= float(row["max_concurrency"]) <= high[2] + 0.005
+
+
+def test_mean_error_over_all_vectors() -> None:
+    errors = []
+    for row in rows():
+        if row["kv_gib"] and float(row["kv_gib"]) > 0:
+            got = account(model_of(row), device_of(row), settings_of(row))
+            errors.append(abs(got.kv_gib / float(row["kv_gib"]) - 1))
+    assert mean(errors) < 0.005
+    assert max(errors) < 0.02

@@ -25,7 +25,7 @@ class HostTime:
     per_sequence_ms: float
 
 
-_ASYNC = HostTime(fixed_ms=0.15, per_sequence_ms=0.0)
+_ASYNC = HostTime(fixed_ms=0.16, per_sequence_ms=0.0012)
 _VLLM_SYNC = HostTime(fixed_ms=1.2, per_sequence_ms=0.012)
 _VLLM_OLD = HostTime(
     fixed_ms=2.5, per_sequence_ms=0.03

@@ -67,17 +67,11 @@ def windowed_context(tokens: float, context: float, window: int | None) -> float
 
 
 def monotone(ms: F64) -> F64:
-    """Measured times made non-decreasing along every axis.
+    """Measured times made non-decreasing along every axis by the running minimum from the large end.
 
-    A median of three removes single outliers, which a running maximum would spread over all larger sizes. What still
-    falls is set to the geometric mean of the running maximum and the running minimum from the other end.
+    Disturbances of a measurement only add time (first calls, other work on the machine), so a time above that of a
+    larger size is the disturbed one; a running maximum would spread it over all larger sizes.
     """
     for axis in range(ms.ndim):
-        lines = np.moveaxis(ms, axis, -1)
-        if lines.shape[-1] > 2:
-            middle = np.median(np.stack([lines[..., :-2], lines[..., 1:-1], lines[..., 2:]]), axis=0)
-            lines = np.concatenate([lines[..., :1], middle, lines[..., -1:]], axis=-1)
-        up = np.maximum.accumulate(lines, axis=-1)
-        down = np.minimum.accumulate(lines[..., ::-1], axis=-1)[..., ::-1]
-        ms = np.moveaxis(np.sqrt(up * down), -1, axis)
+        ms = np.flip(np.minimum.accumulate(np.flip(ms, axis), axis=axis), axis)
     return ms

@@ -54,6 +54,9 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     draft = FAMILIES[family](language)
     if nested is not None:
         draft.tied = root.flag("tie_word_embeddings", default=draft.tied) or draft.tied
+    if draft.task == "generate" and "embedding" in _words(model_id):
+        draft.task, draft.lm_head, draft.tied = "embed", False, False
+        draft.notes.append("Served as an embedding model, as its name says: without the language-model head.")
     scheme = parse_quantization(root, language, quant_config)
     marker = Marker(scheme)
     layers = [marker.layer(layer, draft.layer_path.format(index)) for index, layer in enumerate(draft.layers)]
@@ -105,9 +108,13 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     )
 
 
+def _words(model_id: str) -> set[str]:
+    return set(re.split(r"[-_/.]", model_id.lower()))
+
+
 def precision_in_name(model_id: str) -> str:
     """The planner's word for a quantisation that a model's name states ("-FP8", "-AWQ", "-NVFP4"), else ""."""
-    words = set(re.split(r"[-_/.]", model_id.lower()))
+    words = _words(model_id)
     for word, precision in _NAMED_PRECISIONS.items():
         if word in words:
             return precision

@@ -226,6 +226,16 @@ def test_unknown_architecture_and_method_are_unsupported() -> None:
         parse([], model_id="x")  # type: ignore[arg-type]
 
 
+def test_embedding_models_have_no_head() -> None:
+    named = get_model("Qwen/Qwen3-Embedding-8B")
+    assert (named.task, named.lm_head) == ("embed", None)
+    assert named.total_params / 1e9 == pytest.approx(7.57, rel=0.01)
+    encoder = get_model("BAAI/bge-m3")
+    assert (encoder.task, encoder.lm_head, encoder.max_position) == ("embed", None, 8192)
+    classifier = {**encoder.config, "architectures": ["XLMRobertaForSequenceClassification"]}
+    assert parse(classifier, model_id="reranker").task == "classify"
+
+
 def test_library_defaults_are_noted() -> None:
     assert any("library's defaults" in note for note in get_model("google/gemma-3-4b-it").notes)
     assert not any("library's defaults" in note for note in get_model("Qwen/Qwen3-8B").notes)

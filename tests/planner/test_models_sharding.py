@@ -65,7 +65,7 @@ def test_latent_down_projection_and_router_are_replicated() -> None:
 def test_vocabulary_is_padded_to_64() -> None:
     assert _of("Qwen/Qwen2.5-7B-Instruct", "lm_head", Parallel()).n == 152064
     assert _of("openai/gpt-oss-20b", "embed", Parallel(tp=2)).n == 100544
-    assert _of("Qwen/Qwen3-Embedding-8B", "embed", Parallel()).n == 151680  # 151665 padded
+    assert _of("Qwen/Qwen3-Embedding-8B", "embed", Parallel()).n == 151680  # 151665 rows
 
 
 @given(st.integers(1, 400), st.integers(1, 64))

@@ -112,6 +112,9 @@ def _as_named(spec: ModelSpec, alias: str) -> ModelSpec:
     precision = precision_in_name(alias)
     note = f"{alias} has the shape of {spec.model_id}, whose configuration is used."
     quantised = with_precision(spec, precision) if precision else spec
+    if alias.startswith("nvidia/") and precision in ("fp8", "fp4"):
+        # NVIDIA's ModelOpt exports of these shapes quantise the KV cache too ("kv_cache_quant_algo": "FP8").
+        quantised = replace(quantised, quantization=replace(quantised.quantization, kv_cache_dtype="fp8"))
     return replace(quantised, notes=(*quantised.notes, note))
 
 

@@ -1,6 +1,6 @@
 """Facts with a source each: GPUs, node types, prices, models, traces."""
 
-from planner.catalog.gpus import get_gpu, get_node_type, list_gpus, list_node_types
+from planner.catalog.gpus import get_gpu, get_node_type, list_gpus, list_node_types, measured_matmul
 from planner.catalog.models import (
     ModelSource,
     PublishedParams,
@@ -35,6 +35,7 @@ __all__ = [
     "list_node_types",
     "list_rate_profiles",
     "list_traces",
+    "measured_matmul",
     "model_source",
     "price_facts",
     "published_params",

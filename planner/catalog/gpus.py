@@ -6,7 +6,7 @@ from functools import cache
 from typing import Literal, cast
 
 from planner.catalog.tables import nearest, number, read_csv, simplified, whole
-from planner.catalog.types import GpuSpec, NodeType
+from planner.catalog.types import GpuSpec, MatmulFact, NodeType
 from planner.errors import InputError, UnknownGpuError
 
 _PACKAGES = {"MI250": 2, "MI250X": 2}
@@ -60,6 +60,28 @@ def get_gpu(name: str) -> GpuSpec:
     if not isinstance(name, str) or simplified(name) not in _lookup():
         raise UnknownGpuError("is not in the catalogue", field="gpu", value=name, remedy=nearest(str(name), _gpus()))
     return _gpus()[_lookup()[simplified(name)]]
+
+
+@cache
+def _matmuls() -> dict[tuple[str, str], MatmulFact]:
+    facts = {}
+    for row in read_csv("gpu_matmul_measured.csv"):
+        best, sheet = (
+            number(row, "max_achieved_tflops", row["gpu"]),
+            number(row, "theory_tflops_used_there", row["gpu"]),
+        )
+        if best is None or sheet is None or row["dtype"] not in ("bf16", "fp8"):
+            raise InputError("must have both rates", field=f"gpu_matmul_measured.csv {row['gpu']}")
+        for name in _gpus():
+            if name == row["gpu"] or name.startswith(f"{row['gpu']}-"):
+                dtype = cast(Literal["bf16", "fp8"], row["dtype"])
+                facts[name, row["dtype"]] = MatmulFact(name, dtype, best, best / sheet, row["source"])
+    return facts
+
+
+def measured_matmul(gpu_name: str, dtype: str) -> MatmulFact | None:
+    """The best matrix-product rate reached on a GPU (name or alias) in ``dtype`` (bf16, fp8); None: nobody measured."""
+    return _matmuls().get((get_gpu(gpu_name).name, dtype))
 
 
 @cache

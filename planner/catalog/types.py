@@ -67,3 +67,14 @@ class PriceFact:
     date: str
     reliability: str
     notes: str
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulFact:
+    """The best matrix-product rate that anybody reached on a GPU, dense TFLOPS; ``share`` of the data sheet's rate."""
+
+    gpu: str
+    dtype: Literal["bf16", "fp8"]
+    tflops: float
+    share: float
+    source: str

@@ -20,6 +20,7 @@ from planner.catalog import (
     list_node_types,
     list_rate_profiles,
     list_traces,
+    measured_matmul,
     model_source,
     price_facts,
     published_params,
@@ -88,6 +89,18 @@ def test_operator_database_systems() -> None:
     assert named["H200-SXM-141GB"] == "h200_sxm"
     assert len(named) == 11
     assert get_gpu("A100-PCIe-80GB").aic_system is None
+
+
+def test_measured_matrix_products() -> None:
+    fact = measured_matmul("H100", "bf16")
+    assert fact is not None
+    assert fact.share == pytest.approx(794.5 / 989)
+    assert measured_matmul("A100-40GB", "bf16") is not None
+    assert measured_matmul("L40S", "bf16") is None
+    for gpu in list_gpus():
+        for dtype in ("bf16", "fp8"):
+            found = measured_matmul(gpu.name, dtype)
+            assert found is None or 0.4 < found.share < 1
 
 
 def test_cpu_host_says_that_it_is_an_assumption() -> None:

@@ -24,7 +24,7 @@ from planner.models.spec import ModelSpec
 from planner.placement.fleet import fits_shape
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes, variants
-from planner.placement.sizing import Instance, Size, at_planned_load, lightest, size
+from planner.placement.sizing import Instance, Size, at_planned_load, carries, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.types import Lengths, Performance, SloTarget
 from planner.steptime import build
@@ -181,6 +181,9 @@ def _tuned(
         try:
             trial = _instance(context, variant)
             if not trial.memory.fits:
+                continue
+            wanted = best_size.largest_per_s * TUNING_GAIN
+            if workload.load.kind == "open" and wanted and not carries(trial, workload, context.outputs, seed, wanted):
                 continue
             trial_size = size(trial, workload, context.outputs, seed)
         except PlannerError:

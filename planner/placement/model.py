@@ -22,6 +22,7 @@ from planner.placement.fleet import NodeClass, bins_of
 from planner.placement.problem import Choice, Problem
 
 MOVE_SHARE = 0.002  # a move may cost this share of the replica's hourly price: it decides between equal plans only
+THREADS = 1  # HiGHS keeps one thread pool per process: another number elsewhere in it would be refused
 _TOLERANCE = 1e-6
 
 
@@ -72,11 +73,11 @@ class _QuietHighs(highspy.Highs):
 class Programme:
     """One HiGHS model of a problem. ``minimise_unserved`` and ``minimise_cost`` are solved one after the other."""
 
-    def __init__(self, problem: Problem, seed: int, threads: int = 2) -> None:
+    def __init__(self, problem: Problem, seed: int) -> None:
         self._problem = problem
         self._h = _QuietHighs()
         for key, value in (
-            ("threads", threads),
+            ("threads", THREADS),
             ("random_seed", seed),
             ("mip_feasibility_tolerance", _TOLERANCE),
         ):
@@ -363,7 +364,9 @@ class Programme:
         self._h.setOptionValue("mip_rel_gap", gap)
         if start is not None:
             self._set_start(start)
-        self._h.run()
+        if self._h.run() == highspy.HighsStatus.kError:  # the thread pool was made with another number of threads
+            highspy.Highs.resetGlobalScheduler(True)
+            self._h.run()
         info = self._h.getInfo()
         proven = self._h.getModelStatus() == highspy.HighsModelStatus.kOptimal
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:

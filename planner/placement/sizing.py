@@ -9,7 +9,9 @@ from planner.evidence import Interval
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.plan_types import PlanWorkload
+from planner.serving.metrics import slo_ratio
 from planner.serving.predict import predict
+from planner.serving.simulator import simulate
 from planner.serving.sizing import largest_load
 from planner.serving.types import LargestLoad, Lengths, Load, Performance
 from planner.steptime.types import StepModel
@@ -37,6 +39,7 @@ class Size:
     share: float
     binding: str
     near_saturation: bool
+    largest_per_s: float = 0.0  # before the margin for saturation
 
 
 def demand_per_s(workload: PlanWorkload) -> float | None:
@@ -71,6 +74,30 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
     return _planned(largest, workload)
 
 
+def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, rate_per_s: float) -> bool:
+    """Whether one instance carries ``rate_per_s`` of an open load within the SLO: one simulation instead of a search."""
+    factor = (demand_per_s(workload) or rate_per_s) / rate_per_s
+    load = workload.load
+    if load.arrival == "trace":
+        start = load.times_s[0]
+        load = replace(load, times_s=tuple(start + (t - start) * factor for t in load.times_s))
+    else:
+        load = replace(load, rate_per_s=rate_per_s, requests=load.requests or SIMULATED_REQUESTS)
+    found = simulate(
+        instance.step,
+        instance.model,
+        instance.resolved,
+        instance.memory,
+        load,
+        workload.input_tokens,
+        outputs,
+        slo=workload.slo,
+        seed=seed,
+    )
+    ratio = slo_ratio(workload.slo, found.ttft_ms, found.tpot_ms, found.itl_ms, found.e2e_ms)
+    return not found.saturated and ratio <= 1.0
+
+
 def _planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
     margin = CLIFF_MARGIN if largest.near_saturation else 1.0
     rate = largest.rate_per_s * margin
@@ -80,7 +107,7 @@ def _planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
         share = largest.concurrency / workload.load.concurrency if workload.load.concurrency else 0.0
     else:
         share = rate / demand if demand > 0 else 0.0
-    return Size(rate, band, share, largest.binding, largest.near_saturation)
+    return Size(rate, band, share, largest.binding, largest.near_saturation, largest.rate_per_s)
 
 
 def per_replica_load(workload: PlanWorkload, replicas: int) -> Load:

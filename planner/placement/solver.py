@@ -40,9 +40,7 @@ class PlacementResult:
     baselines: tuple[Baseline, ...]
 
 
-def solve(
-    request: PlanRequest, candidates: tuple[Candidate, ...], *, threads: int = 2, with_baselines: bool = True
-) -> PlacementResult:
+def solve(request: PlanRequest, candidates: tuple[Candidate, ...], *, with_baselines: bool = True) -> PlacementResult:
     """Cheapest placement that serves as much as can be served, more important workloads first.
 
     First the greedy plan. When it serves everything, the programme starts from it; else the least unserved demand by
@@ -60,7 +58,7 @@ def solve(
         seconds = time.perf_counter() - began
         return PlacementResult("infeasible", (), (), unplaced, zero, zero, 0.0, seconds, len(request.current), ())
     status: Status
-    status, counts, objective, bound = _optimise(problem, start, request.time_limit_s, threads)
+    status, counts, objective, bound = _optimise(problem, start, request.time_limit_s)
     assigned = assign(problem, counts)
     counts = _without_missed(problem, counts, assigned)
     if assigned.missed:
@@ -85,11 +83,9 @@ def solve(
     )
 
 
-def _optimise(
-    problem: Problem, start: GreedyPlan, time_limit_s: float, threads: int
-) -> tuple[Status, Counts, float, float]:
+def _optimise(problem: Problem, start: GreedyPlan, time_limit_s: float) -> tuple[Status, Counts, float, float]:
     gap = LARGE_GAP if len(problem.choices) > LARGE_CHOICES else SMALL_GAP
-    programme = Programme(problem, problem.request.seed, threads)
+    programme = Programme(problem, problem.request.seed)
     unserved = dict.fromkeys(range(len(problem.workloads)), 0.0)
     warm: Counts | None = start.counts
     left_s, proven = time_limit_s, True

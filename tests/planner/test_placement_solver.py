@@ -32,7 +32,7 @@ def as_plan(asked: PlanRequest, result: PlacementResult, candidates) -> PlanResu
 
 def solved(nodes, workloads, candidates, **other) -> PlacementResult:
     asked = request(nodes, workloads, **other)
-    result = solve(asked, tuple(candidates), threads=1)
+    result = solve(asked, tuple(candidates))
     assert check(asked, as_plan(asked, result, candidates)) == []
     return result
 

@@ -1,0 +1,206 @@
+"""Engine defaults by version, GPU and model, and where each value came from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_samples import gpu, h100, trtllm, vllm
+
+from planner.catalog import get_model
+from planner.engines import EngineName, resolve, scheduler_policy
+from planner.engines.versions import at_least, outside_verified_range, version_key
+from planner.engines.vllm import graph_sizes, uses_v2_runner
+from planner.errors import InputError
+
+QWEN3 = "Qwen/Qwen3-8B"
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "budget", "sequences"),
+    [
+        ("0.10.2", "H100", 8192, 1024),
+        ("0.24.0", "H200", 8192, 1024),
+        ("0.24.0", "B200", 8192, 1024),
+        ("0.28.0", "B200", 16384, 1024),
+        ("0.24.0", "A100", 2048, 256),
+        ("0.24.0", "A100-40GB", 2048, 256),
+        ("0.24.0", "L40S", 2048, 256),
+        ("0.24.0", "MI300X", 8192, 1024),
+        ("0.28.0", "GB10-DGX-Spark", 8192, 1024),
+        ("0.33.0", "GB10-DGX-Spark", 2048, 256),
+    ],
+)
+def test_vllm_batch_defaults(version: str, name: str, budget: int, sequences: int) -> None:
+    resolved = resolve(vllm(version, max_model_len=8192), get_model(LLAMA), gpu(name))
+    assert (resolved.max_num_batched_tokens, resolved.max_num_seqs) == (budget, sequences)
+
+
+@pytest.mark.parametrize(("version", "share"), [("0.10.2", 0.9), ("0.19.0", 0.9), ("0.20.2", 0.92), ("0.33.0", 0.92)])
+def test_vllm_utilisation_default(version: str, share: float) -> None:
+    assert resolve(vllm(version), get_model(LLAMA), h100()).gpu_memory_utilization == share
+
+
+def test_vllm_clamps() -> None:
+    model = get_model(LLAMA)
+    short = resolve(vllm("0.24.0", max_num_seqs=4, max_model_len=512), model, h100())
+    assert short.max_num_batched_tokens == 2048
+    assert "lowered" in short.origin["max_num_batched_tokens"]
+    few = resolve(vllm("0.24.0", max_num_batched_tokens=300), model, h100())
+    assert few.max_num_seqs == 300
+    whole = resolve(vllm("0.24.0", enable_chunked_prefill=False, max_model_len=32_768), model, h100())
+    assert whole.max_num_batched_tokens == 32_768
+
+
+def test_vllm_graph_sizes_are_those_of_a_real_log() -> None:
+    sizes = graph_sizes("0.24.0", h100(), 8192, 1024, 0)
+    assert len(sizes) == 51
+    assert sizes[:5] == (1, 2, 4, 8, 16)
+    assert sizes[-3:] == (480, 496, 512)
+    assert len(graph_sizes("0.10.2", h100(), 2048, 256, 0)) == 67
+    assert graph_sizes("0.28.0", gpu("B200"), 16384, 1024, 0)[-1] == 1024
+    assert graph_sizes("0.24.0", h100(), 8192, 32, 0)[-1] == 64
+    assert resolve(vllm("0.24.0", enforce_eager=True), get_model(LLAMA), h100()).cuda_graph_sizes == ()
+
+
+@pytest.mark.parametrize(("version", "on"), [("0.13.0", False), ("0.14.1", True), ("0.24.0", True)])
+def test_vllm_asynchronous_scheduling(version: str, on: bool) -> None:
+    assert resolve(vllm(version), get_model(LLAMA), h100()).async_scheduling is on
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "version", "tokens"),
+    [
+        (LLAMA, "H100", "0.24.0", 16),
+        ("deepseek-ai/DeepSeek-V2-Lite", "H100", "0.19.0", 16),
+        ("deepseek-ai/DeepSeek-V2-Lite", "H100", "0.11.0", 64),
+        ("deepseek-ai/DeepSeek-V2-Lite", "A100", "0.24.0", 16),
+        ("deepseek-ai/DeepSeek-V3", "B200", "0.11.0", 128),
+        ("deepseek-ai/DeepSeek-V3.2", "H200", "0.24.0", 64),
+    ],
+)
+def test_vllm_block_size_follows_the_attention_back_end(model: str, name: str, version: str, tokens: int) -> None:
+    assert resolve(vllm(version), get_model(model), gpu(name)).block_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "v2"),
+    [
+        ("0.19.0", QWEN3, False),
+        ("0.22.1", QWEN3, True),
+        ("0.22.1", LLAMA, False),
+        ("0.23.0", LLAMA, True),
+        ("0.24.0", "google/gemma-2-2b-it", False),
+        ("0.25.1", "google/gemma-2-2b-it", True),
+        ("0.28.0", "Qwen/Qwen3.5-27B", False),
+        ("0.30.0", "Qwen/Qwen3.5-27B", True),
+        ("0.33.0", "BAAI/bge-m3", False),
+    ],
+)
+def test_vllm_model_runner(version: str, model: str, v2: bool) -> None:
+    assert uses_v2_runner(version, get_model(model)) is v2
+
+
+def test_tensorrt_llm_defaults() -> None:
+    resolved = resolve(trtllm(), get_model(LLAMA), h100())
+    assert resolved.version == "1.3.0rc20"
+    assert (resolved.max_num_seqs, resolved.max_num_batched_tokens) == (2048, 8192)
+    assert not resolved.enable_chunked_prefill
+    assert resolved.enable_prefix_caching
+    assert resolved.free_gpu_memory_fraction == 0.9
+    assert resolved.gpu_memory_utilization is None
+    assert resolved.block_tokens == 32
+    assert resolved.capacity_policy == "GUARANTEED_NO_EVICT"
+    assert resolved.cuda_graph_sizes == (*range(1, 33), 64, 128)
+    latent = get_model("deepseek-ai/DeepSeek-V3")
+    assert resolve(trtllm(tp=8), latent, gpu("H200")).block_tokens == 64
+    assert resolve(trtllm(tp=8), latent, gpu("B200")).block_tokens == 32
+
+
+def test_kv_cache_type_follows_checkpoint_model_and_user() -> None:
+    fp8_cache = get_model("nvidia/Llama-3.1-70B-Instruct-FP8")
+    assert resolve(vllm("0.24.0", tp=2), fp8_cache, h100()).kv_cache_dtype == "fp8"
+    plain = get_model(LLAMA)
+    assert resolve(vllm("0.24.0"), plain, h100()).kv_cache_dtype == "bf16"
+    assert resolve(vllm("0.24.0", kv_cache_dtype="fp8"), plain, h100()).origin["kv_cache_dtype"] == "user"
+    assert resolve(vllm("0.24.0"), plain, gpu("T4")).kv_cache_dtype == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "precision", "weight_only"),
+    [
+        ("Qwen/Qwen3-32B-FP8", "H100", "fp8_block", False),
+        ("Qwen/Qwen3-32B-FP8", "A100", "fp8_block", True),
+        ("openai/gpt-oss-20b", "H100", "mxfp4", True),
+        ("openai/gpt-oss-20b", "B200", "mxfp4", False),
+        (LLAMA, "T4", "fp16", False),
+        (LLAMA, "H100", "bf16", False),
+    ],
+)
+def test_precision_that_is_really_run(model: str, name: str, precision: str, weight_only: bool) -> None:
+    resolved = resolve(vllm("0.24.0"), get_model(model), gpu(name))
+    assert (resolved.precision, resolved.weight_only) == (precision, weight_only)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"precision": "fp7"}, "precision"),
+        ({"kv_cache_dtype": "int3"}, "kv_cache_dtype"),
+        ({"tp": 0}, "tp"),
+        ({"max_model_len": -5}, "max_model_len"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
+        ({"version": "latest"}, "version"),
+    ],
+)
+def test_absurd_settings_name_their_field(changes: dict, field: str) -> None:
+    options = {"version": "0.24.0", **changes}
+    with pytest.raises(InputError) as caught:
+        resolve(vllm(**options), get_model(LLAMA), h100())
+    assert caught.value.field == field
+
+
+def test_every_default_has_an_origin() -> None:
+    for settings in (vllm("0.24.0"), trtllm()):
+        resolved = resolve(settings, get_model(LLAMA), h100())
+        share = "gpu_memory_utilization" if settings.engine is EngineName.VLLM else "free_gpu_memory_fraction"
+        for name in (
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_tokens",
+            "kv_cache_dtype",
+            share,
+        ):
+            assert resolved.origin[name]
+
+
+def test_scheduler_policy() -> None:
+    model = get_model(LLAMA)
+    ours = scheduler_policy(resolve(vllm("0.24.0"), model, h100()))
+    assert (ours.reserve_output, ours.preempt_by_recompute, ours.steps_ahead, ours.lost_blocks) == (False, True, 1, 1)
+    assert ours.reserve_full_prompt
+    assert not scheduler_policy(resolve(vllm("0.18.0"), model, h100())).reserve_full_prompt
+    theirs = scheduler_policy(resolve(trtllm(), model, h100()))
+    assert theirs.reserve_output
+    assert theirs.cached_tokens_use_budget
+    greedy = scheduler_policy(resolve(trtllm(capacity_policy="MAX_UTILIZATION"), model, h100()))
+    assert greedy.preempt_by_recompute
+
+
+def test_versions_sort_like_releases() -> None:
+    ordered = ["0.9.2", "0.10.1.1", "0.10.2", "0.19.0", "0.19.1", "0.20.2", "1.2.0", "1.3.0rc3", "1.3.0rc20", "1.3.0"]
+    assert sorted(ordered, key=version_key) == ordered
+    assert at_least("1.3.0rc20", "1.3.0rc7")
+    assert not at_least("1.3.0rc3", "1.3.0rc7")
+    assert at_least("0.20.2.dev0", "0.20.2")
+    assert outside_verified_range(EngineName.VLLM, "0.8.5")
+    assert not outside_verified_range(EngineName.VLLM, "0.33.0")
+
+
+@given(st.integers(1, 4096), st.integers(1, 65_536), st.integers(0, 5))
+def test_graph_sizes_invariants(sequences: int, budget: int, speculative: int) -> None:
+    sizes = graph_sizes("0.24.0", h100(), budget, sequences, speculative)
+    assert list(sizes) == sorted(set(sizes))
+    assert all(1 <= size <= min(512, budget) for size in sizes)

@@ -1,0 +1,231 @@
+"""How the KV pool is cut: layer groups, pages, latent and recurrent layers (cases H), and what always holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_samples import (
+    account,
+    attention_layers,
+    gpu,
+    h100,
+    latent_layers,
+    state_layers,
+    synthetic,
+    trtllm,
+    vllm,
+)
+
+from planner.catalog import get_model
+from planner.engines import resolve
+from planner.errors import UnsupportedError
+from planner.memory import kv_layout, kv_tokens_from_gib
+from planner.units import GIB
+
+GPT_OSS_120B = "openai/gpt-oss-120b"
+
+
+def test_h1_sliding_layers_cost_what_full_ones_do_per_block() -> None:
+    model = get_model(GPT_OSS_120B)
+    resolved = resolve(vllm("0.11.0", max_model_len=16_384), model, h100())
+    low = kv_tokens_from_gib(model, resolved, 5.375)
+    high = kv_tokens_from_gib(model, resolved, 5.385)
+    assert low[1] <= 78_384 <= high[1]
+    layout = kv_layout(model, resolved)
+    assert layout.block_bytes * len(layout.groups) / layout.block_tokens == 73_728
+    whole = kv_layout(model, resolve(trtllm(max_model_len=16_384), model, h100()))
+    assert whole.block_bytes / 32 == 73_728
+
+
+def test_h4_a_short_prompt_holds_a_large_share_of_a_small_hybrid_pool() -> None:
+    model = get_model("Qwen/Qwen3.5-27B")
+    resolved = resolve(vllm("0.24.0", max_model_len=32_768, max_num_seqs=64), model, h100())
+    layout = kv_layout(model, resolved)
+    assert layout.block_tokens == 784
+    blocks = int(1.0 * GIB // layout.block_bytes)
+    assert layout.blocks_for(12) / blocks > 0.3
+
+
+def test_h6_linear_layers_are_not_charged_as_attention() -> None:
+    model = get_model("Qwen/Qwen3.5-27B")
+    resolved = resolve(vllm("0.24.0", max_model_len=262_144), model, h100())
+    layout = kv_layout(model, resolved)
+    attention = [group for group in layout.groups if group.kind == "full"]
+    assert sum(group.layers for group in attention) == 16
+    growth = layout.blocks_for(100 * 784) - layout.blocks_for(784)
+    assert growth == 99
+
+
+@pytest.mark.parametrize(
+    ("groups", "length", "waste"),
+    [
+        ((attention_layers(13), attention_layers(13, window=4096)), 8192, 0.25),
+        ((attention_layers(9), attention_layers(27, window=32_768)), 131_072, 0.5625),
+    ],
+    ids=["gemma-2", "ministral"],
+)
+def test_h7_waste_of_keeping_what_a_window_drops(groups: tuple, length: int, waste: float) -> None:
+    model = synthetic(*groups)
+    resolved = resolve(vllm("0.19.0", max_model_len=length, max_num_batched_tokens=64, max_num_seqs=64), model, h100())
+    layout = kv_layout(model, resolved)
+    as_if_full = len(layout.groups) * -(-length // layout.block_tokens)
+    assert 1 - layout.blocks_for(length) / as_if_full == pytest.approx(waste, abs=0.01)
+
+
+def test_h10_a_single_latent_head_prefers_data_parallelism() -> None:
+    model = get_model("deepseek-ai/DeepSeek-V2-Lite")
+    split = account(model, h100(), vllm("0.24.0", tp=8, ep=8, max_model_len=8192))
+    copies = account(model, h100(), vllm("0.24.0", dp=8, ep=8, max_model_len=8192))
+    assert 7.0 < 8 * copies.kv_tokens / split.kv_tokens < 8.5
+    assert split.kv_bytes_per_token == copies.kv_bytes_per_token
+
+
+def test_h12_a_smaller_token_budget_leaves_more_for_the_cache() -> None:
+    model = synthetic(latent_layers(7), state_layers(20))
+    large = account(model, gpu("RTX-3090"), vllm("0.24.0", max_model_len=120_000, max_num_batched_tokens=64_000))
+    small = account(model, gpu("RTX-3090"), vllm("0.24.0", max_model_len=120_000, max_num_batched_tokens=4096))
+    assert small.kv_gib > large.kv_gib + 1.0
+
+
+def test_h13_only_attention_layers_hold_a_cache() -> None:
+    model = get_model("Qwen/Qwen3.5-27B")
+    resolved = resolve(vllm("0.24.0", max_model_len=262_144), model, h100())
+    layout = kv_layout(model, resolved)
+    attention = next(group for group in layout.groups if group.kind == "full")
+    cache = 262_144 / attention.block_tokens * layout.page_bytes * attention.layers
+    assert cache / 2**20 == pytest.approx(16_384, rel=0.001)
+    # 48 layers of 48 x 128 x 128 fp32 and 10,240 x 3 16-bit values.
+    assert layout.state_bytes_per_seq == 48 * (786_432 * 4 + 30_720 * 2)
+
+
+def test_h16_latent_cost_per_token() -> None:
+    model = synthetic(latent_layers(47))
+    layout = kv_layout(model, resolve(vllm("0.24.0", tp=2), model, h100()))
+    assert layout.block_bytes / layout.block_tokens == 54_144
+
+
+def test_sparse_latent_attention_caches_its_indexer_too() -> None:
+    model = get_model("deepseek-ai/DeepSeek-V3.2")
+    resolved = resolve(vllm("0.24.0", tp=8), model, gpu("H200"))
+    assert resolved.kv_cache_dtype == "fp8"
+    layout = kv_layout(model, resolved)
+    assert layout.block_tokens == 64
+    assert layout.block_bytes / layout.block_tokens / 61 == 656 + 128 + 4
+
+
+@pytest.mark.parametrize(
+    ("row", "model", "changes", "version", "kv_gib", "concurrency"),
+    [
+        ("kv027", "Qwen/Qwen3.5-27B", {"max_model_len": 8192, "max_num_seqs": 256}, "0.29.0", 31.24, 38.35),
+        (
+            "kv061",
+            "nvidia/Qwen3.6-35B-A3B-NVFP4",
+            {"max_model_len": 131_072, "max_num_seqs": 1, "kv_cache_dtype": "fp8", "max_num_batched_tokens": 8192},
+            "0.24.0",
+            5.98,
+            4.33,
+        ),
+    ],
+)
+def test_recurrent_hybrids_as_logged(
+    row: str, model: str, changes: dict, version: str, kv_gib: float, concurrency: float
+) -> None:
+    spec = get_model(model)
+    resolved = resolve(vllm(version, **changes), spec, gpu("RTX-PRO-6000-Blackwell-Server"))
+    got = kv_tokens_from_gib(spec, resolved, kv_gib)
+    assert got[2] == pytest.approx(concurrency, abs=0.006), row
+
+
+def test_group_size_follows_the_version() -> None:
+    model = synthetic(attention_layers(10), attention_layers(14, window=1024))
+    sizes = {}
+    for version in ("0.10.2", "0.12.0", "0.18.0"):
+        sizes[version] = kv_layout(model, resolve(vllm(version), model, h100())).slots
+    assert sizes == {"0.10.2": 10, "0.12.0": 10, "0.18.0": 14}
+
+
+def test_padding_layers_are_counted() -> None:
+    model = get_model("google/gemma-3-27b-it")
+    layout = kv_layout(model, resolve(vllm("0.19.0"), model, h100()))
+    assert len(layout.groups) * layout.slots == 70
+    assert layout.padding_layers == 8
+
+
+def test_smaller_pages_get_larger_blocks() -> None:
+    model = synthetic(attention_layers(8, kv_heads=4), attention_layers(8, kv_heads=8, window=512))
+    layout = kv_layout(model, resolve(vllm("0.19.0"), model, h100()))
+    assert {(group.kind, group.block_tokens) for group in layout.groups} == {("full", 32), ("sliding", 16)}
+
+
+def test_pages_that_cannot_be_made_equal_are_refused_by_old_versions() -> None:
+    model = synthetic(attention_layers(8, kv_heads=3), attention_layers(8, kv_heads=8, window=512))
+    with pytest.raises(UnsupportedError):
+        kv_layout(model, resolve(vllm("0.12.0"), model, h100()))
+
+
+def test_in_flight_tokens_double_with_asynchronous_scheduling() -> None:
+    model = synthetic(attention_layers(4), attention_layers(4, window=1024))
+    before = kv_layout(model, resolve(vllm("0.25.1", max_model_len=100_000), model, h100()))
+    after = kv_layout(model, resolve(vllm("0.28.0", max_model_len=100_000), model, h100()))
+    assert after.blocks_for(100_000) - before.blocks_for(100_000) == 8192 / 16
+
+
+def test_encoders_keep_no_cache() -> None:
+    got = account("BAAI/bge-m3", h100(), vllm("0.24.0"))
+    assert got.fits
+    assert (got.kv_blocks, got.kv_tokens) == (0, 0)
+    assert "no KV cache" in got.sentence
+
+
+KINDS = st.sampled_from(["full", "sliding", "chunked"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    full=st.integers(1, 24),
+    other=st.integers(0, 24),
+    window=st.integers(16, 8192),
+    kind=KINDS,
+    heads=st.sampled_from([1, 2, 4, 8]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    version=st.sampled_from(["0.10.2", "0.12.0", "0.19.0", "0.24.0", "0.33.0"]),
+    length=st.integers(1, 100_000),
+    blocks=st.integers(0, 5000),
+)
+def test_layout_invariants(
+    full: int, other: int, window: int, kind: str, heads: int, tp: int, version: str, length: int, blocks: int
+) -> None:
+    layers = [attention_layers(full, kv_heads=heads)]
+    if other:
+        layers.append(
+            attention_layers(other, kv_heads=heads, window=window, kind="chunked" if kind == "chunked" else "sliding")
+        )
+    model = synthetic(*layers)
+    layout = kv_layout(model, resolve(vllm(version, tp=tp, max_model_len=100_000), model, h100()))
+    assert sum(group.layers for group in layout.groups) == full + other
+    assert len(layout.groups) * layout.slots - layout.padding_layers == full + other
+    assert 0.0 <= layout.padded_share < 1.0
+    assert layout.blocks_for(length) <= layout.blocks_for(length + 1)
+    longest = layout.longest_for(blocks, 100_000)
+    assert longest == 0 or layout.blocks_for(longest) <= blocks
+    assert longest == 100_000 or layout.blocks_for(longest + 1) > blocks
+
+
+@settings(max_examples=40, deadline=None)
+@given(total=st.floats(20, 300), share=st.floats(0.3, 0.98), tp=st.sampled_from([1, 2, 4, 8]), others=st.floats(0, 15))
+def test_ledger_parts_add_up(total: float, share: float, tp: int, others: float) -> None:
+    got = account(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        h100(),
+        vllm("0.19.0", tp=tp, gpu_memory_utilization=share, max_model_len=8192),
+        total_gib=total,
+        used_by_others_gib=others,
+    )
+    parts = got.weights_gib + got.activation_gib + got.non_torch_gib + got.lora_gib + got.kv_gib
+    assert parts == pytest.approx(got.budget_gib)
+    assert got.fits == (not got.reasons)
+    assert got.kv_blocks * got.block_tokens * got.kv_bytes_per_token <= max(0.0, got.kv_gib) * GIB * 1.000001
+    if got.fits:
+        assert got.largest_model_len >= 8192
+        assert got.margin_gib >= 0

@@ -46,20 +46,28 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
     traces: list[Any] = []
     rows = []
     labels = []
-    for engine in ("vllm", "tensorrt_llm"):
-        points = sorted((c for c in usable if c["settings"]["engine"] == engine), key=lambda c: c["tok_s_per_user"])
+    by_engine = {
+        engine: sorted((c for c in usable if c["settings"]["engine"] == engine), key=lambda c: c["tok_s_per_user"])
+        for engine in ("vllm", "tensorrt_llm")
+    }
+    fronts = {
+        engine: frontier([(c["tok_s_per_user"], c["tok_s_per_gpu"]) for c in points])
+        for engine, points in by_engine.items()
+        if points
+    }
+    for engine, points in by_engine.items():
         if not points:
             continue
         colour = palette.ENGINE[engine]
-        front = frontier([(c["tok_s_per_user"], c["tok_s_per_gpu"]) for c in points])
+        front = fronts[engine]
         traces.append(
             go.Scatter(
                 x=[x for x, _ in front], y=[y for _, y in front], mode="lines", hoverinfo="skip",
                 line={"color": colour, "width": 1.5}, name=fmt.engine_label(engine),
             )
         )  # fmt: skip
-        best = max(front, key=lambda p: p[1])
-        labels.append(_label(best[0], best[1], fmt.engine_label(engine), colour))
+        furthest = front[-1][0] >= max(other[-1][0] for other in fronts.values())
+        labels.append(_label(*(front[-1] if furthest else front[0]), fmt.engine_label(engine), colour, right=furthest))
         traces.append(
             go.Scatter(
                 x=[c["tok_s_per_user"] for c in points],
@@ -296,15 +304,14 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
         )
         for r in rows
     ]
+    word = metric if metric.isupper() else metric.lower()
     log = bool(values) and max(values) / min(values) > 20
     kind = log_axis(min(values), max(values)) if log else {"rangemode": "tozero"}
     figure_layout = {
-        "xaxis": axis(f"Predicted {metric}", unit, showgrid=True, **kind),
-        "yaxis": axis(f"Measured {metric}", unit, **kind),
+        "xaxis": axis(f"Predicted {word}", unit, showgrid=True, **kind),
+        "yaxis": axis(f"Measured {word}", unit, **kind),
     }
-    note = "The band is ±15 %. Whiskers are the 80 % band of each prediction. Crossed rings are emulated and prove nothing."
-    return make(f"scatter-{metric.lower()}", f"{metric}: predicted against measured", traces, figure_layout, columns, table,
-                note=note)  # fmt: skip
+    return make(f"scatter-{metric.lower()}", metric, traces, figure_layout, columns, table)
 
 
 def length_distribution(samples: Sequence[int], *, ident: str, title: str, colour: str = palette.ACCENT) -> Chart:
@@ -459,11 +466,9 @@ def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str) 
     )  # fmt: skip
 
 
-def _label(x: float, y: float, text: str, colour: str) -> dict[str, Any]:
-    return {
-        "x": x, "y": y, "text": text, "showarrow": False, "xanchor": "left", "xshift": 9, "yshift": 8,
-        "font": {"color": colour, "size": 12},
-    }  # fmt: skip
+def _label(x: float, y: float, text: str, colour: str, *, right: bool) -> dict[str, Any]:
+    place = {"xanchor": "left", "xshift": 9} if right else {"xanchor": "center", "yanchor": "bottom", "yshift": 9}
+    return {"x": x, "y": y, "text": text, "showarrow": False, "font": {"color": colour, "size": 12}, **place}
 
 
 def _line(direction: str, at: float, colour: str) -> dict[str, Any]:

@@ -41,13 +41,23 @@ class LegendEntry:
 
 
 @dataclass(frozen=True)
+class KindMap:
+    """The drawn nodes of one kind at one site."""
+
+    gpu: str
+    gpus_per_node: int
+    nodes: int
+    markup: SafeString
+
+
+@dataclass(frozen=True)
 class SiteMap:
-    """The drawn nodes of one site."""
+    """One site: its kinds of nodes."""
 
     name: str
     nodes: int
     gpus: int
-    markup: SafeString
+    kinds: tuple[KindMap, ...]
 
 
 @dataclass(frozen=True)
@@ -115,12 +125,15 @@ def build(nodes: Sequence[MapNode], categories: Sequence[tuple[str, str, int]], 
     first = True
     sites = []
     for name, members in by_site.items():
-        parts = []
+        by_kind: dict[tuple[str, int], list[str]] = defaultdict(list)
         for node in members:
-            parts.append(_draw(node, layout, dense, first, panel))
+            by_kind[node.gpu, node.gpus].append(_draw(node, layout, dense, first, panel))
             first = False
-        gpus = sum(node.gpus for node in members)
-        sites.append(SiteMap(name, len(members), gpus, mark_safe("".join(parts))))  # noqa: S308 - escaped in _draw
+        kinds = tuple(
+            KindMap(gpu, gpus, len(parts), mark_safe("".join(parts)))  # noqa: S308 - escaped in _draw
+            for (gpu, gpus), parts in by_kind.items()
+        )
+        sites.append(SiteMap(name, len(members), sum(node.gpus for node in members), kinds))
     legend = [LegendEntry(css.replace("w", "c", 1) if css[1:].isdigit() else css, word, gpus) for css, word, gpus in categories if gpus]
     legend += [LegendEntry(_LEGEND_CSS[css], word, counts[css]) for css, word in WORDS.items() if counts[css]]
     return GpuMap(tuple(sites), tuple(legend), dense, len(nodes), sum(node.gpus for node in nodes))

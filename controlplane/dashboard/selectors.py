@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import statistics
 from collections import Counter, defaultdict
@@ -89,6 +90,16 @@ class FleetNode:
     def workloads(self) -> list[str]:
         """Names of the workloads on it."""
         return sorted({holding.workload for holding in self.holders.values()})
+
+    @property
+    def grouped(self) -> list[Holding]:
+        """Who holds GPUs, once each, with all the GPUs it holds here."""
+        found: dict[tuple[str, str], Holding] = {}
+        for index, holding in sorted(self.holders.items()):
+            known = found.get((holding.workload, holding.url))
+            indexes = (*known.gpu_indexes, index) if known else (index,)
+            found[holding.workload, holding.url] = dataclasses.replace(holding, gpu_indexes=indexes)
+        return list(found.values())
 
     @property
     def segments(self) -> list[tuple[str, int, str]]:
@@ -245,6 +256,15 @@ def totals(rows: list[FleetNode]) -> FleetTotals:
         used_usd_per_hour=sum(((row.usd_per_gpu_hour or Decimal(0)) * row.used for row in priced), Decimal(0)),
         unpriced=sum(row.gpus for row in owned if row.usd_per_gpu_hour is None),
     )
+
+
+def by_gpu(rows: list[FleetNode]) -> list[dict[str, Any]]:
+    """Use of each kind of GPU, largest first."""
+    groups: dict[str, list[FleetNode]] = defaultdict(list)
+    for row in rows:
+        groups[row.node.node_type.gpu_model.name].append(row)
+    table = [{"gpu": name, "totals": totals(members)} for name, members in groups.items()]
+    return sorted(table, key=lambda entry: -(entry["totals"].total + entry["totals"].planned))
 
 
 def discovered(rows: list[FleetNode]) -> list[dict[str, Any]]:

@@ -72,11 +72,11 @@ WORKLOADS = (
     PlanWorkload("summarise-docs", "mistralai/Mistral-Small-24B-Instruct-2501", Load("open", rate_per_s=1.6),
                  Lengths("uniform", low=6000, high=28000), Lengths("normal", mean=460, sd=120),
                  (SloTarget("e2e", "p95", 30000),), kind="summarise", priority=120),
+    PlanWorkload("embed-search", "BAAI/bge-m3", Load("open", rate_per_s=120.0), Lengths("normal", mean=340, sd=160),
+                 Lengths("fixed", value=0), (SloTarget("e2e", "p99", 300),), kind="embed", priority=80),
     PlanWorkload("classify-batch", "Qwen/Qwen2.5-7B-Instruct", Load("open", rate_per_s=60.0, arrival="constant"),
                  Lengths("fixed", value=480), Lengths("fixed", value=8), (SloTarget("e2e", "p99", 5000),), kind="batch",
                  priority=60),
-    PlanWorkload("embed-search", "BAAI/bge-m3", Load("open", rate_per_s=120.0), Lengths("normal", mean=340, sd=160),
-                 Lengths("fixed", value=0), (SloTarget("e2e", "p99", 300),), kind="embed", priority=80),
 )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ _V, _T = EngineName.VLLM, EngineName.TENSORRT_LLM
 
 
 def _candidates() -> tuple[Candidate, ...]:
-    code, chat, agent, docs, batch, embed = WORKLOADS
+    code, chat, agent, docs, embed, batch = WORKLOADS
     rows = [
         candidate(code, _T, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=142, tpot_ms=9.8, rate=8.6),
         candidate(code, _V, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.4, replicas=4, ttft_ms=171, tpot_ms=11.2, rate=7.1),
@@ -260,10 +260,10 @@ def plan_result() -> PlanResult:
         Verdict("summarise-docs", chosen[3], ids["summarise-docs"][1], "vllm", Interval(0.02, -0.09, 0.13), True,
                 "Too close to call: vLLM is 2 % cheaper (−9–13 %).",
                 ("Rests on extrapolated prefill times above 16,384 tokens.",), (), "Probe vLLM at 0.9 req/s with 28,000 tokens."),
-        Verdict("classify-batch", chosen[4], ids["classify-batch"][1], "vllm", Interval(0.05, 0.01, 0.09), False,
+        Verdict("classify-batch", chosen[5], ids["classify-batch"][1], "vllm", Interval(0.05, 0.01, 0.09), False,
                 "vLLM is 5 % cheaper here (1–9 %): both need two L40S, and it has no build to run.",
                 ("Calibrated by three probes on this node type.",)),
-        Verdict("embed-search", chosen[5], None, "vllm", None, False,
+        Verdict("embed-search", chosen[4], None, "vllm", None, False,
                 "vLLM only: TensorRT-LLM does not serve embedding models.", ("Rests on the roofline of the A10.",)),
     )  # fmt: skip
     placements = _placements(made, chosen)

@@ -20,8 +20,9 @@ def fleet(request: HttpRequest) -> HttpResponse:
     by = request.GET.get("by") or "workload"
     by = by if by in dict(BY) else "workload"
     rows = selectors.fleet()
-    context = {"map": selectors.fleet_map(rows, by), "totals": selectors.totals(rows), "by": by, "by_choices": BY}
-    return show(request, "dashboard/fleet_map.html", {**context, "tab": "fleet"})
+    context = {"map": selectors.fleet_map(rows, by), "totals": selectors.totals(rows), "by": by, "by_choices": BY,
+               "kinds": selectors.by_gpu(rows), "tab": "fleet"}  # fmt: skip
+    return show(request, "dashboard/fleet_map.html", context)
 
 
 @page()
@@ -52,11 +53,10 @@ def node(request: HttpRequest, slug: str) -> HttpResponse:
     """One node: its GPUs and what is on them. A request from the map gets the side panel alone."""
     record = get_object_or_404(selectors.node_rows(), slug=slug)
     row = selectors.fleet([record])[0]
-    held = {holding.url + holding.workload: holding for holding in row.holders.values()}
     context = {
         "row": row,
         "node": record,
-        "holdings": list(held.values()),
+        "holdings": row.grouped,
         "gpu_rows": list(record.gpus.all()),
         "map": selectors.fleet_map([row], "workload"),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from planner.catalog.tables import DATA, nearest, number, read_csv, simplified
@@ -66,24 +66,25 @@ def list_models() -> tuple[str, ...]:
     return tuple(sorted(_files()))
 
 
-def get_model(id_or_path: str | os.PathLike[str]) -> ModelSpec:
+def get_model(id_or_path: str | os.PathLike[str], *, allow_path: bool = True) -> ModelSpec:
     """The model of that catalogue id, alias, or path to a config.json (or to the directory that holds one).
 
-    Beside a config.json an hf_quant_config.json is read too. Raises UnknownModelError with the nearest ids, InputError
+    ``allow_path=False`` looks in the catalogue alone: for names that come over the network. Beside a config.json an
+    hf_quant_config.json is read too. Raises UnknownModelError with the nearest ids, InputError
     and UnsupportedError as ``planner.models.parse``.
     """
-    text = os.fspath(id_or_path)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise UnknownModelError("must be a model id or a path", field="model", value=text)
+    text = os.fspath(id_or_path) if isinstance(id_or_path, str | os.PathLike) else ""
+    if not text or "\0" in text:
+        raise UnknownModelError("must be a model id or a path", field="model", value=id_or_path)
     known = _aliases().get(simplified(text))
     if known is not None and not text.startswith((".", "/")):
         spec = _catalogue_model(known)
-        return spec if simplified(text) == simplified(known) else _as_named(spec, text)
+        return spec if simplified(known).endswith(simplified(text)) else _as_named(spec, text)
     path = Path(text)
     try:
         if path.is_dir():
             path = path / "config.json"
-        found = path.is_file()
+        found = allow_path and path.is_file()
     except OSError:
         found = False
     if not found:
@@ -93,7 +94,24 @@ def get_model(id_or_path: str | os.PathLike[str]) -> ModelSpec:
     side = path.with_name("hf_quant_config.json")
     if path.name.endswith(".json") and not side.is_file():
         side = path.with_name(path.name.removesuffix(".json") + _SIDE)
-    quantization = load_config_file(side) if side.is_file() else None
+    return _model_at(text, path, _stamp(path), side, _stamp(side))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when the file does; None when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=64)
+def _model_at(
+    text: str, path: Path, _config_stamp: tuple[int, int] | None, side: Path, side_stamp: tuple[int, int] | None
+) -> ModelSpec:
+    """Parse a file once for each of its versions."""
+    quantization = load_config_file(side) if side_stamp is not None else None
     return parse(load_config_file(path), model_id=text, quant_config=quantization)
 
 

@@ -48,6 +48,10 @@ _ALGORITHMS = {
 }
 
 
+_PLAIN_HEAD = ("lm_head",)
+"""The head stays in the model's type: engines load it so for these methods, and ModelOpt's recipes leave it out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """A checkpoint's quantisation, and which modules it covers.
@@ -95,7 +99,7 @@ def _fp8(section: Fields) -> Scheme:
 
 
 def _fp8_base(section: Fields) -> Quantization:
-    ignored = tuple(section.texts("modules_to_not_convert") or section.texts("ignored_layers"))
+    ignored = (*(section.texts("modules_to_not_convert") or section.texts("ignored_layers")), *_PLAIN_HEAD)
     if "lm_head" not in ignored:
         ignored += ("lm_head",)  # vLLM's fp8 method covers linear layers and experts, not the head
     blocks = section.ints("weight_block_size", low=1, high=10**6)
@@ -119,7 +123,7 @@ def _int4(method: str) -> Callable[[Fields], Scheme]:
         per_group = 16 + (0 if section.flag("sym", default=method == "gptq") and method == "awq" else bits)
         ignored = tuple(section.texts("modules_to_not_convert"))
         scale = per_group / group if group > 0 else 0.0
-        lm_head = () if section.flag("lm_head", default=False) else ("lm_head",)
+        lm_head = () if section.flag("lm_head", default=False) else _PLAIN_HEAD
         return Scheme(
             Quantization(
                 method,
@@ -136,12 +140,12 @@ def _int4(method: str) -> Callable[[Fields], Scheme]:
 
 
 def _mxfp4(section: Fields) -> Scheme:
-    ignored = tuple(section.texts("modules_to_not_convert"))
+    ignored = (*section.texts("modules_to_not_convert"), *_PLAIN_HEAD)
     return Scheme(Quantization("mxfp4", "mxfp4", 4.0, 16, 8 / 32, 32, ignored))
 
 
 def _bitsandbytes(section: Fields) -> Scheme:
-    ignored = (*section.texts("llm_int8_skip_modules"), "lm_head")
+    ignored = (*section.texts("llm_int8_skip_modules"), *_PLAIN_HEAD)
     if section.flag("load_in_4bit", "_load_in_4bit", default=False):
         return Scheme(Quantization("bitsandbytes", "int4", 4.0, 16, 32 / 64, 64, ignored))
     return Scheme(Quantization("bitsandbytes", "int8", 8.0, 16, 0.0, None, ignored))
@@ -204,7 +208,7 @@ def _modelopt(section: Fields, config_section: Fields | None = None) -> Scheme:
     cache_name = body.raw("kv_cache_quant_algo")
     scheme = body.raw("kv_cache_scheme")
     cache = "fp8" if cache_name == "FP8" or scheme else None
-    ignored = tuple(body.texts("exclude_modules") or body.texts("ignore"))
+    ignored = tuple(body.texts("exclude_modules") or body.texts("ignore")) or _PLAIN_HEAD
     if algorithm == "MIXED_PRECISION":
         mixed = _mixed_layers(body, replace(NONE, method="modelopt", ignored=ignored, kv_cache_dtype=cache))
         if config_section is None or config_section.text("quant_method").lower() != "fp8":

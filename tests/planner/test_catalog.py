@@ -140,10 +140,12 @@ def test_models_have_sources_and_close_names() -> None:
     for name in list_models():
         assert model_source(name).kind
     assert get_model("Meta-Llama-3.1-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
+    assert get_model("Meta-Llama-3.1-8B").notes == ()
+    assert "has the shape of" in get_model("meta-llama/Meta-Llama-3-8B").notes[-1]
     assert get_model("meta-llama/Meta-Llama-3-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
-    for wrong in ("meta-llama/Llama-3.1-9B", "", "a\0b", "/nonexistent/config.json"):
+    for wrong in ("meta-llama/Llama-3.1-9B", "", "a\0b", "/nonexistent/config.json", None, 5):
         with pytest.raises(UnknownModelError):
-            get_model(wrong)
+            get_model(wrong)  # type: ignore[arg-type]
     with pytest.raises(UnknownModelError, match=r"Llama-3\.1"):
         model_source("meta-llama/Llama-3.1-9B")
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import get_model, list_models
-from planner.errors import InputError, PlannerError, UnsupportedError
+from planner.errors import InputError, PlannerError, UnknownModelError, UnsupportedError
 from planner.models import load_config_file, parse, parse_config_text
 from planner.models.spec import Attention, Mla, RecurrentState
 
@@ -347,3 +347,7 @@ def test_files_are_bounded(tmp_path: Path) -> None:
     good.write_text(json.dumps(LLAMA), encoding="utf-8")
     assert parse(load_config_file(good), model_id="good").hidden == 64
     assert get_model(good).hidden == get_model(tmp_path).hidden == 64
+    with pytest.raises(UnknownModelError):
+        get_model(good, allow_path=False)
+    good.write_text(json.dumps({**LLAMA, "vocab_size": 100_000}), encoding="utf-8")
+    assert get_model(good).vocab == 100_000

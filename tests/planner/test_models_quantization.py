@@ -39,7 +39,8 @@ def _precisions(model_id: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("model_id", "expected"),
     [
-        ("deepseek-ai/DeepSeek-V3", {"expert_down": {"fp8_block"}, "mla_q_b": {"fp8_block"}, "router": {"bf16"}}),
+        ("deepseek-ai/DeepSeek-V3", {"expert_down": {"fp8_block"}, "mla_q_b": {"fp8_block"}, "lm_head": {"bf16"}}),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", {"latent": {"fp4"}, "lm_head": {"bf16"}}),
         ("Qwen/Qwen3-235B-A22B-FP8", {"q": {"fp8_block"}, "router": {"bf16"}, "lm_head": {"bf16"}}),
         ("openai/gpt-oss-20b", {"expert_gate_up": {"mxfp4"}, "q": {"bf16"}, "o": {"bf16"}, "lm_head": {"bf16"}}),
         ("moonshotai/Kimi-K2.5", {"expert_down": {"int4"}, "shared_down": {"bf16"}, "down": {"bf16"}}),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar
 
 import tablib
@@ -60,6 +62,50 @@ class FiniteFloat(widgets.FloatWidget):
         return number
 
 
+class StrictDecimal(widgets.DecimalWidget):
+    """An exact number."""
+
+    def clean(self, value: Any, row: Any = None, **kwargs: Any) -> Decimal | None:
+        """The number; raises ValueError for anything else."""
+        if value in (None, ""):
+            return None
+        try:
+            number = Decimal(str(value))
+        except InvalidOperation:
+            raise ValueError("it must be a number with a decimal point and no unit") from None
+        if not number.is_finite():
+            raise ValueError("it must be a finite number")
+        return number
+
+
+class StrictInteger(widgets.IntegerWidget):
+    """A whole number."""
+
+    def clean(self, value: Any, row: Any = None, **kwargs: Any) -> int | None:
+        """The number; raises ValueError for anything else."""
+        if value in (None, ""):
+            return None
+        text = str(value)
+        if len(text) > 20 or not text.removeprefix("-").isdecimal():
+            raise ValueError("it must be a whole number without a unit")
+        return int(text)
+
+
+class IsoDate(widgets.DateWidget):
+    """A day."""
+
+    def clean(self, value: Any, row: Any = None, **kwargs: Any) -> dt.date | None:
+        """The day; raises ValueError for anything else."""
+        if value in (None, ""):
+            return None
+        if isinstance(value, dt.date):
+            return value
+        try:
+            return dt.date.fromisoformat(str(value))
+        except ValueError:
+            raise ValueError("it must be a date like 2026-05-31") from None
+
+
 class TextList(widgets.Widget):
     """A list as JSON or as words separated by semicolons."""
 
@@ -83,7 +129,14 @@ class TextList(widgets.Widget):
 class RecordResource(resources.ModelResource):
     """A resource whose rows pass ``save_record``. Meta.import_id_fields tell what a record is."""
 
-    WIDGETS_MAP: ClassVar[dict] = {**resources.ModelResource.WIDGETS_MAP, "FloatField": FiniteFloat}
+    WIDGETS_MAP: ClassVar[dict] = {
+        **resources.ModelResource.WIDGETS_MAP,
+        "FloatField": FiniteFloat,
+        "DecimalField": StrictDecimal,
+        "DateField": IsoDate,
+        "PositiveIntegerField": StrictInteger,
+        "PositiveSmallIntegerField": StrictInteger,
+    }
 
     def before_import(self, dataset: tablib.Dataset, **kwargs: Any) -> None:
         """Refuse unknown columns and a record that stands twice."""

@@ -117,7 +117,9 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (dt.datetime, dt.date)):
         return value.isoformat()
-    if isinstance(value, (Decimal, uuid.UUID)):
+    if isinstance(value, Decimal):
+        return format(value.normalize(), "f")  # 0.2 and 0.2000 are the same amount
+    if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, (dict, list)):
         text = repr(value)

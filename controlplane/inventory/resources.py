@@ -101,11 +101,17 @@ class PriceResource(RecordResource):
         import_id_fields = ("gpu_model", "site", "valid_from")
         fields = ("gpu_model", "site", "valid_from", "basis", "usd_per_gpu_hour", "source", "notes")
 
+    def before_import(self, dataset: Any, **kwargs: Any) -> None:
+        """Without a site column the prices hold everywhere."""
+        if "site" not in dataset.headers:
+            dataset.append_col([""] * len(dataset), header="site")
+        super().before_import(dataset, **kwargs)
+
     def get_instance(self, instance_loader: Any, row: Any) -> Price | None:
         """The price of the same GPU model, site and day."""
         try:
             gpu_model = self.fields["gpu_model"].clean(row)
-            site = self.fields["site"].clean(row) if "site" in row else None
+            site = self.fields["site"].clean(row)
             valid_from = self.fields["valid_from"].clean(row)
         except (ValueError, KeyError):
             return None

@@ -132,7 +132,7 @@ def plan_load(workload: Workload) -> Load:
         return Load(kind="offline", requests=workload.requests, prefix_hit=workload.prefix_hit)
     times: tuple[float, ...] = ()
     if workload.arrival == Workload.Arrival.TRACE and workload.trace is not None:
-        moments, _, _ = trace_window(workload.trace, arrivals=True)
+        moments, _, _ = trace_window(workload)
         rate = (len(moments) - 1) / float(moments[-1] - moments[0])
         times = tuple(((moments - moments[0]) * (rate / workload.rate_per_s)).tolist())
     return Load(

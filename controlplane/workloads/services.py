@@ -162,10 +162,29 @@ def planner_model(model_ref: str) -> str:
     return model_ref
 
 
-def trace_window(trace: Trace, *, arrivals: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """At most 4,000 requests of a trace: the busiest stretch when ``arrivals``, else taken evenly over it."""
-    times_s, tokens_in, tokens_out = trace.arrays()
+def trace_window(workload: Workload) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """At most 4,000 requests of a workload's trace: the busiest stretch when its arrivals count, else taken evenly.
+
+    Times (s; empty for lengths alone), input tokens, output tokens. Requests longer than the context are left out, as an
+    engine refuses them. Raises InputError when there is no trace, or none of its requests fits.
+    """
+    if workload.trace is None:
+        raise InputError("needs a trace", field=f"{workload.name}.trace", remedy="Choose a trace.")
+    times_s, tokens_in, tokens_out = workload.trace.arrays()
+    limit = context_limit(workload)
+    fits = tokens_in + tokens_out <= limit
+    if not fits.all():
+        times_s = times_s[fits] if len(times_s) else times_s
+        tokens_in, tokens_out = tokens_in[fits], tokens_out[fits]
     count = len(tokens_in)
+    if count == 0:
+        raise InputError(
+            "every request of the trace is longer than the context",
+            field=f"{workload.name}.trace",
+            value=limit,
+            remedy="Choose a model with a longer context, or another trace.",
+        )
+    arrivals = workload.arrival == Workload.Arrival.TRACE
     if count <= MAX_SAMPLES:
         return times_s, tokens_in, tokens_out
     if arrivals:
@@ -181,11 +200,24 @@ def lengths_of(workload: Workload, side: str) -> Lengths:
     """Planner lengths of one side ("input" or "output"); raises InputError."""
     value = getattr(workload, f"{side}_tokens")
     if isinstance(value, dict) and value.get("kind") == "trace":
-        if workload.trace is None:
-            raise InputError("needs a trace", field=f"{workload.name}.{side}_tokens", remedy="Choose a trace.")
-        _, tokens_in, tokens_out = trace_window(workload.trace, arrivals=workload.arrival == "trace")
+        _, tokens_in, tokens_out = trace_window(workload)
         return Lengths(kind="samples", samples=tuple((tokens_in if side == "input" else tokens_out).tolist()))
     return from_json(Lengths, value, f"{workload.name}.{side}_tokens")
+
+
+def context_limit(workload: Workload) -> int:
+    """The longest request (prompt and answer, tokens) that can be served: what is stated, else the model's own."""
+    if workload.max_model_len:
+        return workload.max_model_len
+    return model_spec(workload.model_ref).max_position
+
+
+def left_out(workload: Workload) -> int:
+    """Requests of the trace that are longer than the context."""
+    if workload.trace is None:
+        return 0
+    _, tokens_in, tokens_out = workload.trace.arrays()
+    return int((tokens_in + tokens_out > context_limit(workload)).sum())
 
 
 def describe_workload(workload: Workload) -> dict[str, Any]:
@@ -203,8 +235,14 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
         }
     except PlannerError as error:
         facts["model_error"] = str(error)
+    if facts["model"] and workload.trace is not None:
+        facts["left_out"] = left_out(workload)
     for side in ("input", "output"):
-        lengths = lengths_of(workload, side)
+        try:
+            lengths = lengths_of(workload, side)
+        except PlannerError as error:
+            facts["model_error"] = facts["model_error"] or str(error)
+            continue
         facts[side] = {"expected": lengths.expected, **_percentiles(lengths)}
     facts["load"] = load_in_words(workload)
     return facts

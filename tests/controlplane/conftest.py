@@ -23,6 +23,11 @@ def sent(monkeypatch: pytest.MonkeyPatch, data_dir: Any) -> list[tuple[str, dict
     return messages
 
 
+@pytest.fixture(autouse=True)
+def _quick_passwords(settings: Any) -> None:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
 @pytest.fixture
 def make_user(db: None) -> Callable[..., User]:
     """A user of a role; staff, so that the admin console is open to them."""

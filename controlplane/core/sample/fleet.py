@@ -33,7 +33,7 @@ NODES = (
     ("Ashburn", "4xL40S", "iad-l40s", 1, Node.State.ACTIVE),
     ("Ashburn", "2xA10", "iad-a10", 3, Node.State.ACTIVE),
 )
-"""Site, node type, name, count, state: 20 nodes, 134 GPUs."""
+"""Site, node type, name, count, state: 20 nodes, 126 GPUs."""
 
 STATED_PRICES = {"A10": Decimal("0.75"), "CPU-host": Decimal("0.05")}
 """USD per GPU-hour where nobody has published a price."""

@@ -63,7 +63,7 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
         "revisions_per_month": 12.0,
         "allowed_precisions": ["as-config", "fp8"],
         "slo": (("ttft", "p90", 8000.0), ("tpot", "p90", 60.0)),
-        "notes": "Long prompts with a shared prefix, as in the trace; 40 LoRA adapters, a new one every few days.",
+        "notes": "Long prompts with a shared prefix, as in the trace; 40 LoRA adapters, revised every few days.",
     },
     {
         "name": "Document summaries",

@@ -157,7 +157,7 @@ def _answer(query: _Query, answer: dict[str, Any]) -> None:
 
 
 def _with_room(resolved: ResolvedSettings, query: _Query, answer: dict[str, Any]) -> ResolvedSettings:
-    """Without chunked prefill a whole prompt must fit one step beside the running sequences, or it waits for them to end.
+    """Without chunked prefill a whole prompt must fit one step beside the running sequences, or wait for them to end.
 
     An unstated step limit is raised to that, as published launch scripts do.
     """

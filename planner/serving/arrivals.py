@@ -24,6 +24,7 @@ class RequestSet:
     hits: I64  # prompt tokens found in the prefix cache, whole blocks
     closed: bool
     first_issued: int  # how many are sent at once; all of them unless closed
+    think_ms: F64  # closed loop: pause of the client before the i-th request; else empty
 
     @property
     def size(self) -> int:
@@ -56,6 +57,8 @@ def check_load(load: Load) -> None:
             raise InputError("must be finite and ascending, at least one", field="load.times_s")
     if load.requests is not None and load.requests < 1:
         raise InputError("must be at least 1", field="load.requests", value=load.requests)
+    if not 0 <= load.think_s < 1e6:
+        raise InputError("must be at least 0", field="load.think_s", value=load.think_s)
     if not 0 <= load.prefix_hit <= 1:
         raise InputError("must be between 0 and 1", field="load.prefix_hit", value=load.prefix_hit)
     if load.arrival == "gamma" and load.cv <= 0:
@@ -97,12 +100,16 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
         index = np.arange(count) if replay else rng.integers(0, len(inputs.samples), count)
     prompt = draw_tokens(inputs, count, rng, index, "input_tokens")
     output = draw_tokens(outputs, count, rng, index, "output_tokens")
-    if load.kind == "closed" and load.requests is None and inputs.kind == outputs.kind == "fixed":
+    steady = load.kind == "closed" and load.requests is None and inputs.kind == outputs.kind == "fixed"
+    if steady:
         output = _out_of_step(output, rng)
+    think = rng.exponential(load.think_s * 1000.0, count) if load.think_s > 0 else np.zeros(count)
     hits = (np.floor(prompt * load.prefix_hit).astype(np.int64) // block_tokens) * block_tokens
     hits = np.minimum(hits, (prompt - 1) // block_tokens * block_tokens)
     if load.kind == "open":
-        return RequestSet(_arrival_times_ms(load, count, rng), prompt, output, hits, closed=False, first_issued=count)
+        return RequestSet(
+            _arrival_times_ms(load, count, rng), prompt, output, hits, closed=False, first_issued=count, think_ms=think
+        )
     closed = load.kind == "closed"
     return RequestSet(
         np.zeros(count),
@@ -111,16 +118,17 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
         hits,
         closed=closed,
         first_issued=min(load.concurrency, count) if closed else count,
+        think_ms=think,
     )
 
 
 def _out_of_step(output: I64, rng: np.random.Generator) -> I64:
-    """Outputs of equal length, varied by up to a tenth: clients of a service that runs on do not stay in step.
+    """Outputs of equal length, varied by up to 5 %: clients of a service that runs on do not stay in step.
 
     A benchmark of a stated number of equal requests does (its prompts arrive together, round after round), and is
     simulated as stated.
     """
-    varied = np.rint(output * rng.uniform(0.9, 1.1, output.size)).astype(np.int64)
+    varied = np.rint(output * rng.uniform(0.95, 1.05, output.size)).astype(np.int64)
     return np.maximum(varied, 1)
 
 

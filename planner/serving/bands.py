@@ -1,8 +1,9 @@
 """80 % intervals of predictions, from the residuals of the accuracy benchmark.
 
 ``data/residuals.json`` holds, by evidence, metric and load region, the 10 % and 90 % quantiles of measured / predicted
-over the benchmark's rows; ``python -m benchmarks accuracy latency --write-residuals`` writes it. A calibrated step model
-carries its own spread instead. Regions: ``light`` (mean batch below 8), ``medium`` (below 64), ``heavy``, ``saturated``.
+over the benchmark's rows; ``python -m benchmarks accuracy latency --write-residuals`` writes it. A calibrated step
+model carries its own spread instead. Regions: ``light`` (mean batch below 8), ``medium`` (below 64), ``heavy``,
+``saturated``.
 """
 
 from __future__ import annotations

@@ -64,6 +64,9 @@ class Instance:
         delays[k.Q_RESPONSE] = front.response_ms
         delays[k.Q_REQUEST] = front.request_ms
         delays[k.Q_REQUEST_PER_1K] = front.request_ms_per_1k_tokens
+        delays[k.Q_REQUEST_SERIAL] = front.request_serial_ms
+        delays[k.Q_CHUNK] = front.chunk_ms
+        delays[k.Q_MERGE_BELOW] = front.merge_below
         self.delays = delays
         self.ints = np.zeros(k.I_COUNT, dtype=np.int64)
         self.ints[k.I_FREE] = rules.pool_blocks
@@ -90,25 +93,37 @@ class Instance:
         self.inputs: I64 = np.zeros(0, dtype=np.int64)
         self.outputs: I64 = np.zeros(0, dtype=np.int64)
         self.hits: I64 = np.zeros(0, dtype=np.int64)
+        self.think: F64 = np.zeros(0)
 
     def visible_ms(self, sent_ms: F64, inputs: I64) -> F64:
-        """When the scheduler sees requests sent at ``sent_ms``: tokenisation and front end lie between."""
-        return sent_ms + self.delays[k.Q_REQUEST] + self.delays[k.Q_REQUEST_PER_1K] * inputs / 1000.0
+        """When the scheduler sees open-loop requests sent at ``sent_ms`` (ascending).
+
+        The serial part of the front end takes them one after the other, the rest goes on beside it.
+        """
+        serial = self.delays[k.Q_REQUEST_SERIAL] * np.arange(sent_ms.size)
+        received = np.maximum.accumulate(sent_ms - serial) + serial + self.delays[k.Q_REQUEST_SERIAL]
+        return received + self.delays[k.Q_REQUEST] + self.delays[k.Q_REQUEST_PER_1K] * inputs / 1000.0
 
     def give(self, requests: RequestSet) -> None:
         """Hand over all requests of a run. Raises InfeasibleError when one of them can never be served."""
         check_fit(requests.inputs, requests.outputs, self.rules)
-        visible = self.visible_ms(requests.sent_ms, requests.inputs)
-        if requests.closed:
-            order = np.arange(requests.size)
-            order[: requests.first_issued] = np.argsort(visible[: requests.first_issued], kind="stable")
+        if requests.closed or float(requests.sent_ms.max()) == 0.0:
+            # all at once: worked on together, they come out together
+            received = self.delays[k.Q_REQUEST_SERIAL] * requests.first_issued
+            self.floats[k.F_RECEIVED] = received
+            fixed = received + self.delays[k.Q_REQUEST]
+            visible = fixed + self.delays[k.Q_REQUEST_PER_1K] * requests.inputs / 1000.0
         else:
-            order = np.argsort(visible, kind="stable")
+            visible = self.visible_ms(requests.sent_ms, requests.inputs)
+        order = np.arange(requests.size)
+        issued = requests.first_issued
+        order[:issued] = np.argsort(visible[:issued], kind="stable")
         self.visible = np.ascontiguousarray(visible[order])
         self.sent = np.ascontiguousarray(requests.sent_ms[order], dtype=np.float64)
         self.inputs = np.ascontiguousarray(requests.inputs[order])
         self.outputs = np.ascontiguousarray(requests.outputs[order])
         self.hits = np.ascontiguousarray(requests.hits[order])
+        self.think = requests.think_ms
         self.ints[k.I_ISSUED] = requests.first_issued
         self.policy[k.P_CLOSED] = requests.closed
         self.policy[k.P_REQUESTS] = requests.size
@@ -138,6 +153,7 @@ class Instance:
             self.inputs,
             self.outputs,
             self.hits,
+            self.think,
             self.ints,
             self.floats,
             self.slots,

@@ -68,8 +68,10 @@ from planner.steptime.kernel import step_ms
     F_LAST_MS,
     F_PREFILLED,
     F_HELD,
+    F_FRONT_DONE,
+    F_RECEIVED,
     F_COUNT,
-) = range(16)
+) = range(18)
 
 # per-slot integers
 S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
@@ -100,7 +102,17 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
     P_COUNT,
 ) = range(18)
 # policy floats
-Q_TOKENS_PER_STEP, Q_TURNAROUND, Q_RESPONSE, Q_REQUEST, Q_REQUEST_PER_1K, Q_COUNT = range(6)
+(
+    Q_TOKENS_PER_STEP,
+    Q_TURNAROUND,
+    Q_RESPONSE,
+    Q_REQUEST,
+    Q_REQUEST_PER_1K,
+    Q_REQUEST_SERIAL,
+    Q_CHUNK,
+    Q_MERGE_BELOW,
+    Q_COUNT,
+) = range(9)
 
 # record columns
 R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_COUNT = range(6)
@@ -221,6 +233,7 @@ def advance(
     inputs: np.ndarray,
     outputs: np.ndarray,
     hits: np.ndarray,
+    think: np.ndarray,
     ints: np.ndarray,
     floats: np.ndarray,
     slots: np.ndarray,
@@ -540,6 +553,14 @@ def advance(
                             steps -= 1
             if steps > 1:
                 total_ms = steps * first + 0.5 * slope * steps * (steps - 1)
+                sending = delays[Q_CHUNK] * decodes
+                behind = 0.0
+                if decodes > delays[Q_MERGE_BELOW]:
+                    # the backlog is largest where the steps are shortest: at either end of the leap
+                    behind = max(floats[F_FRONT_DONE], now + first) + steps * sending
+                    behind = max(behind, now + total_ms + sending)
+                    floats[F_FRONT_DONE] = behind
+                    behind = sending
                 parts = 1
                 if steps >= 8 and slope * steps > 0.004 * first:
                     parts = 4
@@ -547,7 +568,7 @@ def advance(
                 for part in range(parts):
                     upto = steps * (part + 1) // parts
                     middle = 0.5 * (done_steps + upto - 1)
-                    _add_itl(itl_hist, first + slope * middle, decodes * (upto - done_steps))
+                    _add_itl(itl_hist, max(first + slope * middle, behind), decodes * (upto - done_steps))
                     done_steps = upto
                 used0 = pool - ints[I_FREE]
                 grown = _growth(residues, period, decodes, counter, steps) if not reserve else 0
@@ -590,9 +611,18 @@ def advance(
         floats[F_LIVE_MS] += dur * (floats[F_KV_SUM] + floats[F_HELD])
         floats[F_PREFILLED] += floats[F_CUR_NEW]
         ints[I_STEPS] += 1
+        # the front end sends one token after the other; above ``merge_below`` a step its backlog carries over
+        tokens = ints[I_CUR_DECODES] + ints[I_FIRST0 + cur]
+        sending = delays[Q_CHUNK] * tokens
+        front_start = end_ms
+        if tokens > delays[Q_MERGE_BELOW]:
+            front_start = max(end_ms, floats[F_FRONT_DONE])
         if ints[I_CUR_DECODES] > 0:
-            _add_itl(itl_hist, dur, ints[I_CUR_DECODES])
-        token_ms = now + floats[F_CUR_FIRST_MS]
+            gap = max(dur, sending) if tokens > delays[Q_MERGE_BELOW] else dur
+            _add_itl(itl_hist, gap, ints[I_CUR_DECODES])
+        floats[F_FRONT_DONE] = front_start + sending
+        lag = front_start - end_ms + 0.5 * sending
+        token_ms = now + floats[F_CUR_FIRST_MS] + lag
         for i in range(ints[I_FIRST0 + cur]):
             slot = firsts[cur, i]
             if times[slot, T_FIRST] < 0.0:
@@ -602,7 +632,7 @@ def advance(
             times[slot, T_LAST] = token_ms
         for i in range(ints[I_FIN0 + cur]):
             slot = finishing[cur, i]
-            last_ms = end_ms if times[slot, T_FIRST] < token_ms else token_ms
+            last_ms = end_ms + lag if times[slot, T_FIRST] < token_ms else token_ms
             client_ms = last_ms + delays[Q_RESPONSE]
             row = ints[I_DONE]
             records[row, R_SEND] = times[slot, T_SEND]
@@ -619,8 +649,13 @@ def advance(
             free_slots[ints[I_FREE_SLOTS]] = slot
             ints[I_FREE_SLOTS] += 1
             floats[F_LAST_MS] = max(floats[F_LAST_MS], client_ms)
-            if policy[P_CLOSED] != 0 and ints[I_ISSUED] < policy[P_REQUESTS]:
-                _issue(client_ms + delays[Q_TURNAROUND], delays, visible, sent, inputs, outputs, hits, ints)
+        if policy[P_CLOSED] != 0 and ints[I_FIN0 + cur] > 0:
+            sent_ms = end_ms + lag + delays[Q_RESPONSE] + delays[Q_TURNAROUND]
+            count = min(ints[I_FIN0 + cur], policy[P_REQUESTS] - ints[I_ISSUED])
+            # requests that arrive together are worked on together and come out together
+            floats[F_RECEIVED] = max(floats[F_RECEIVED], sent_ms) + count * delays[Q_REQUEST_SERIAL]
+            for _ in range(count):
+                _issue(sent_ms, floats[F_RECEIVED], delays, visible, sent, inputs, outputs, hits, think, ints)
         floats[F_NOW] = end_ms
         if planned:
             ints[I_SIDE] = side
@@ -742,20 +777,23 @@ def _start_decode(
 @numba.njit(cache=True)
 def _issue(
     send_ms: float,
+    received_ms: float,
     delays: np.ndarray,
     visible: np.ndarray,
     sent: np.ndarray,
     inputs: np.ndarray,
     outputs: np.ndarray,
     hits: np.ndarray,
+    think: np.ndarray,
     ints: np.ndarray,
 ) -> None:
     """A client of a closed loop sends the next request; the queue stays sorted by the time the scheduler sees it."""
     i = ints[I_ISSUED]
+    send_ms += think[i]
     new_input = inputs[i]
     new_output = outputs[i]
     new_hit = hits[i]
-    seen = send_ms + delays[Q_REQUEST] + delays[Q_REQUEST_PER_1K] * new_input / 1000.0
+    seen = received_ms + think[i] + delays[Q_REQUEST] + delays[Q_REQUEST_PER_1K] * new_input / 1000.0
     while i > ints[I_NEXT] and visible[i - 1] > seen:
         visible[i] = visible[i - 1]
         sent[i] = sent[i - 1]

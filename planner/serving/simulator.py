@@ -127,6 +127,7 @@ def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
             inputs=requests.inputs[pick],
             outputs=requests.outputs[pick],
             hits=requests.hits[pick],
+            think_ms=requests.think_ms[pick],
             first_issued=len(range(i, requests.first_issued, instances)),
         )
         if part.size and part.first_issued:

@@ -50,7 +50,7 @@ class Load:
     ``arrival`` (poisson, constant, gamma with ``cv``; onoff: all arrivals in the first ``on_share`` of each
     ``period_s``; trace with ``times_s``). offline: all ``requests`` at once, no SLO. ``requests`` is how many to
     simulate; None lets the simulator choose enough for stable percentiles. ``prefix_hit`` share of prompt tokens
-    already cached.
+    already cached. ``think_s`` mean pause (exponential) of a closed loop's client before its next request.
     """
 
     kind: Literal["closed", "open", "offline"]
@@ -63,6 +63,7 @@ class Load:
     prefix_hit: float = 0.0
     on_share: float = 0.25
     period_s: float = 60.0
+    think_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

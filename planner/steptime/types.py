@@ -54,8 +54,9 @@ class FrontEnd:
     ``response_ms`` from the end of the step to the client's token; ``turnaround_ms`` from the last token at the client
     to its next request in a closed loop.
 
-    The front end works on one thing at a time. Of ``request_ms`` the part ``request_serial_ms`` queues behind other
-    requests: a request is seen no earlier than ``request_serial_ms`` after the one before it. Each streamed token
+    The front end works on one thing at a time. Each request occupies it for ``request_serial_ms`` (before
+    ``request_ms``) and waits for those before it; requests that arrive together are worked on together and come out
+    together, when all of them are done. Each streamed token
     costs ``chunk_ms`` there, one after another: a step with n tokens occupies the front end for n x ``chunk_ms`` from
     its end, or from when the front end has done the steps before, whichever is later; its tokens reach the client then
     (on average half of that time earlier). When n x ``chunk_ms`` exceeds the step, the front end falls behind: clients

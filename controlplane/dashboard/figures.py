@@ -226,9 +226,9 @@ def concurrency(points: Sequence[tuple[int, float]], planned: int) -> Chart:
 def log_axis(low: float, high: float) -> dict[str, Any]:
     """A logarithmic axis with ticks at 1, 2 and 5 (few decades) or at powers of ten (many)."""
     first, last = math.floor(math.log10(max(low, 1e-9))), math.ceil(math.log10(max(high, 1e-9)))
-    steps = (1, 2, 5) if last - first <= 3 else (1,)
+    steps = (1, 2, 5) if high / max(low, 1e-9) <= 100 else (1,)
     values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-    return {"type": "log", "tickvals": values, "ticktext": [fmt.sig(value, 2) for value in values]}
+    return {"type": "log", "tickvals": values, "ticktext": [fmt.sig(value, 2) for value in values], "tickangle": 0}
 
 
 def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Chart:

@@ -22,6 +22,24 @@ PRECISION_WORDS = {"as-config": "as the checkpoint"}
 EXTRA_SLO_ROWS = 1
 
 
+class PlainNumber(forms.NumberInput):
+    """A number without a needless fraction: 30, not 30.0."""
+
+    def format_value(self, value: Any) -> str | None:
+        """The value as people write it."""
+        if isinstance(value, float):
+            return str(int(value)) if value.is_integer() else repr(value)
+        return super().format_value(value)
+
+
+def plain_numbers(form: forms.BaseForm) -> None:
+    """Every fraction of a form in plain writing, with any step."""
+    for field in form.fields.values():
+        if isinstance(field, forms.FloatField):
+            attrs = field.widget.attrs
+            field.widget = PlainNumber(attrs={**attrs, "step": "any"})
+
+
 class LengthFields:
     """The four fields by which one side's request lengths are stated, and their planner JSON."""
 
@@ -93,8 +111,9 @@ class WorkloadForm(forms.ModelForm):
         )
         self.fields["load_kind"].widget.attrs["data-shows"] = ""
         self.fields["arrival"].widget.attrs["data-shows"] = ""
-        for name in ("rate_per_s", "arrival_cv", "prefix_hit", "mean_load_share", "revisions_per_month", "hours_per_month"):
-            self.fields[name].widget.attrs["step"] = "any"
+        plain_numbers(self)
+        self.fields["trace"].empty_label = "None"  # type: ignore[attr-defined]
+        self.fields["site"].empty_label = "Any"  # type: ignore[attr-defined]
         for name in ("concurrency", "arrival_cv", "prefix_hit", "adapters", "adapter_rank", "revisions_per_month",
                      "hours_per_month", "mean_load_share", "rate_per_s", "priority"):  # fmt: skip
             self.fields[name].required = False
@@ -136,7 +155,8 @@ class SloForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["limit_ms"].widget.attrs["step"] = "any"
+        plain_numbers(self)
+        self.fields["metric"].choices = [("", "Metric"), *SloTarget.Metric.choices]  # type: ignore[attr-defined]
 
 
 SloFormSet = forms.inlineformset_factory(
@@ -171,7 +191,7 @@ class ScenarioForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["mode"].choices = Scenario.Mode.choices  # type: ignore[attr-defined]
-        self.fields["time_limit_s"].widget.attrs["step"] = "any"
+        plain_numbers(self)
 
 
 class MemoryForm(forms.Form):
@@ -195,7 +215,8 @@ class MemoryForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.fields["gpu"].choices = [(name, name) for name in gpu_names()]  # type: ignore[attr-defined]
         self.fields["gpu"].initial = catalog.get_gpu("H100").name
-        self.fields["share"].widget.attrs.update({"step": "any", "placeholder": "default"})
+        plain_numbers(self)
+        self.fields["share"].widget.attrs["placeholder"] = "default"
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_loras"):
             self.fields[name].widget.attrs["placeholder"] = "default"
         self.fields["model"].widget.attrs.update({"list": "models", "autocomplete": "off", "spellcheck": "false"})
@@ -225,7 +246,7 @@ class ProbeForm(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["rate_per_s"].widget.attrs["step"] = "any"
+        plain_numbers(self)
 
     def load(self) -> ProbeLoad:
         """The load as the node's worker takes it."""

@@ -53,14 +53,28 @@ def _seconds(facts: dict[str, Any], key: str, word: str) -> list[str]:
 
 
 FACTS = (
-    ("engine_version", "Engine version", ""), ("weights_gib", "Weights", "GiB"), ("kv_gib", "KV cache", "GiB"),
-    ("kv_tokens", "KV tokens", ""), ("kv_blocks", "KV blocks", ""), ("block_tokens", "Block", "tokens"),
-    ("graph_gib", "CUDA graphs", "GiB"), ("activation_gib", "Activation", "GiB"), ("non_torch_gib", "Outside PyTorch", "GiB"),
-    ("total_gib", "Memory", "GiB"), ("max_model_len", "Context", "tokens"), ("max_concurrency", "Full-length requests", ""),
-)  # fmt: skip
+    ("weights_gib", "weights_gib", "Weights", "GiB"),
+    ("activation_gib", "activation_gib", "Activation", "GiB"),
+    ("graph_gib", "graph_gib", "CUDA graphs", "GiB"),
+    ("non_torch_gib", "non_torch_gib", "Outside PyTorch", "GiB"),
+    ("kv_gib", "kv_gib", "KV cache", "GiB"),
+    ("kv_blocks", "kv_blocks", "KV blocks", "blocks"),
+    ("kv_tokens", "kv_tokens", "KV tokens", "tokens"),
+    ("max_concurrency", "max_concurrency", "Full-length requests", "at once"),
+    ("total_gib", "total_gib", "Memory in all", "GiB"),
+)
+"""Field of the ledger, field of ``runners.contracts.StartupFacts``, word, unit."""
 
 
-def startup_facts(deployment: Deployment) -> list[tuple[str, Any, str]]:
-    """What the engine said of itself while starting, as (word, value, unit)."""
-    facts: dict[str, Any] = deployment.startup or {}
-    return [(word, facts[key], unit) for key, word, unit in FACTS if facts.get(key) is not None]
+def memory_facts(deployment: Deployment) -> list[dict[str, Any]]:
+    """The ledger's figures beside what the engine said of itself; rows of which neither speaks are left out."""
+    ledger: dict[str, Any] = (deployment.prediction or {}).get("memory") or {}
+    said: dict[str, Any] = deployment.startup or {}
+    rows = []
+    for predicted_key, said_key, word, unit in FACTS:
+        predicted, told = fmt.as_float(ledger.get(predicted_key)), fmt.as_float(said.get(said_key))
+        if predicted is None and told is None:
+            continue
+        off = predicted / told - 1 if predicted is not None and told else None
+        rows.append({"word": word, "unit": unit, "predicted": predicted, "said": told, "off": off})
+    return rows

@@ -48,7 +48,7 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "deployment": record,
         "phases": phases.phases_of(record),
         "probes": list(selectors.probes_of(record)[:20]),
-        "facts": phases.startup_facts(record),
+        "facts": phases.memory_facts(record),
         "probe_form": ProbeForm(initial=dataclasses.asdict(probing.planned_load(record))) if record.state == "ready" else None,
         "lines": list(record.job.log.order_by("-sequence")[:LOG_LINES])[::-1] if record.job else [],
         "emulated": record.emulated,

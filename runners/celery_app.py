@@ -19,6 +19,7 @@ from runners.node import Node
 from runners.state import StateStore
 
 log = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for every question to an engine
 SEND_TRIES = {"max_retries": 5, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 2.0}
 
 config = load_config()

@@ -52,7 +52,7 @@ def test_vllm_for_cpus_says_its_pool() -> None:
         ("[tag] Model loading took 7.51 GiB memory and 9.5 seconds", "weights_gib", 7.51),
         ("torch.compile takes 41.02 s in total", "compile_s", 41.02),
         ("Available KV cache memory: -1.44 GiB", "kv_gib", -1.44),
-        ("GPU KV cache size: 476,016 tokens, Maximum concurrency for 8,192 tokens per request: 58.11x", "kv_tokens", 476016),
+        ("GPU KV cache size: 476,016 tokens, Maximum concurrency for 8,192 tokens: 58.11x", "kv_tokens", 476016),
         ("Auto-fit max_model_len: reduced from 1048576 to 810208 to fit", "max_model_len", 810208),
         (
             "Free memory on device (138.9/139.8 GiB) on startup. Desired GPU memory utilization is (0.92, 128.6 GiB). "
@@ -94,7 +94,10 @@ def test_tensorrt_llm_counts_the_final_pool_not_the_temporary_one() -> None:
 
 def test_tensorrt_llm_shrinks_a_context_without_an_error() -> None:
     facts = TensorRtAdapter().parse_startup(
-        ["max_seq_len=131072, max_num_requests=8, max_num_tokens=8192, max_batch_size=8", "Adjusted max_seq_len to 86720"]
+        [
+            "max_seq_len=131072, max_num_requests=8, max_num_tokens=8192, max_batch_size=8",
+            "Adjusted max_seq_len to 86720",
+        ]
     )
     assert facts.max_model_len == 86_720
 

@@ -66,8 +66,13 @@ def run(argv: list[str]) -> dict[str, Any]:
     trtllm = [each for each in scored if each.case.settings.engine is EngineName.TENSORRT_LLM]
 
     result: dict[str, Any] = {"benchmark": "accuracy memory", "targets": TARGETS}
+    odd = [each for each in full if _contradicts_itself(each)]
     print("vLLM, settings fully stated (version, model, GPU, utilisation, parallel sizes)")
-    result["vllm"] = _table(full)
+    result["vllm"] = _table([each for each in full if each not in odd])
+    print("\nvLLM, rows that contradict themselves: logged weights + KV exceed utilisation x total memory")
+    result["vllm_contradictory"] = _table(odd)
+    result["vllm_with_contradictory"] = _figures(full)
+    print(f"  all fully stated rows, these included: {result['vllm_with_contradictory']}")
     print("\nvLLM, version or utilisation not stated: the defaults stand in; shown, not in the figures above")
     result["vllm_partly_stated"] = _table(rest)
     print("\nKV tokens from the engine's own GiB (two decimals, so a range)")
@@ -102,6 +107,12 @@ def _fully_stated(case: Case) -> bool:
     return settings.version is not None and settings.gpu_memory_utilization is not None
 
 
+def _contradicts_itself(each: Scored) -> bool:
+    """Whether no accounting can be right: what the engine logged is more than what it was allowed (unified memory)."""
+    case = each.case
+    return (case.weights_gib or 0.0) + (case.kv_gib or 0.0) > each.predicted.budget_gib
+
+
 def _table(rows: list[Scored]) -> dict[str, Any]:
     print(f"{'row':8} {'model':34} {'par':>7} {'weights':>15} {'activation':>13} {'KV GiB':>15} {'error':>7}")
     for each in sorted(rows, key=lambda each: -abs(each.kv_error or 0.0)):
@@ -114,9 +125,15 @@ def _table(rows: list[Scored]) -> dict[str, Any]:
             f"{got.weights_gib:7.2f}{_plain(case.weights_gib, 8)} {got.activation_gib:6.2f}"
             f"{_plain(case.activation_gib, 7)} {got.kv_gib:7.2f}{_plain(case.kv_gib, 8)} {shown}  {case.note[:60]}"
         )
+    figures = _figures(rows)
+    print("  " + ", ".join(f"{name} {value}" for name, value in figures.items()))
+    return figures
+
+
+def _figures(rows: list[Scored]) -> dict[str, Any]:
     errors = [abs(each.kv_error) for each in rows if each.kv_error is not None]
     weights = [abs(each.weights_error) for each in rows if each.weights_error is not None]
-    figures = {
+    return {
         "rows": len(rows),
         "kv_rows": len(errors),
         "kv_mae": round(mean(errors), 5) if errors else None,
@@ -125,8 +142,6 @@ def _table(rows: list[Scored]) -> dict[str, Any]:
         "weights_mae": round(mean(weights), 5) if weights else None,
         "weights_worst": round(max(weights), 5) if weights else None,
     }
-    print("  " + ", ".join(f"{name} {value}" for name, value in figures.items()))
-    return figures
 
 
 def _plain(value: float | None, width: int) -> str:

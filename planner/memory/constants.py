@@ -2,7 +2,7 @@
 
 Sources: *A* 34 start-ups of vLLM 0.19.0 on one to four H100 (llm-d-planner PR 205, raw results), *B* start-ups of vLLM
 0.10 to 0.16 on H100 (same planner, GPU memory tables), *C* start-up logs quoted in public issues
-(benchmarks/data/kvmem, by row), *D* own start-ups of vLLM 0.24.0 on an H200. Sizes in GiB.
+(benchmarks/data/kvmem, by row), *D* six own start-ups of vLLM 0.24.0 on an H200. Sizes in GiB.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SAMPLER_V1 = (
 SAMPLER_FLASHINFER = SamplerCost("0.9.0", 1.50, 0.08, "C kv041, kv045, whose logs name FlashInfer: nothing sorted")
 """FlashInfer's sampling kernels: 16-bit logits and their fp32 copy."""
 
-SAMPLER_V2 = SamplerCost("0.22.1", 1.92, 0.08, "C kv028 (0.26.0, H100), D: both 1.26 at 1024 rows x 151,936")
-"""Sampler of the V2 model runner."""
+SAMPLER_V2 = SamplerCost("0.22.1", 1.92, 0.08, "D, five start-ups at 1024 rows: -0.1 to +0.3; C kv028: +0.03")
+"""Sampler of the V2 model runner. Kernels need 1.5 units; a cold compile adds up to 0.3 GiB to the logged peak."""
 
 FORWARD_FIXED_GIB = 0.08
 """Beside the layer's own tensors in the dummy forward pass. A: CodeLlama-7b 0.77, granite-3.1-8b 0.85."""
@@ -53,7 +53,8 @@ MOE_WORKSPACE_SINCE = "0.13.0"
 DeepSeek-V2-Lite and Kimi-VL at TP1 and TP2."""
 
 GRAPH_MIB_PER_GRAPH_LAYER = 0.272
-"""Memory of a captured CUDA graph per layer. D 1.00 GiB for 102 graphs x 36 layers; C kv041 0.50 GiB for 67 x 28."""
+"""Memory of a captured CUDA graph per layer. D: 1.00 GiB for 102 graphs x 36 layers, 0.98 for 32, 1.87 for 64, but 0.50
+for 28 narrow ones; C kv041 0.50 GiB for 67 x 28."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ NON_TORCH = (
     NonTorch("0.0.0", 0.03, 0.35, 0.5, 0.5, 0.0, "C kv007 0.03, kv070 0.01, kv072 0.10; 0.39 at TP2 over PCIe"),
     NonTorch("0.9.0", 0.13, 0.40, 0.40, 0.54, 0.0, "B: 0.13 at TP1, 0.54 at TP2 on H100; C kv045 0.40 on A100"),
     NonTorch("0.17.0", 0.25, 0.50, 0.60, 2.07, 0.07, "A: 0.25 at TP1, 2.07 at TP2, 2.13 to 2.21 at TP4; D 0.25"),
+    NonTorch("0.20.2", 0.22, 0.50, 0.60, 2.07, 0.07, "D, five start-ups, and C kv028: 0.22 at TP1; TP as for 0.17"),
     NonTorch("0.28.0", 0.25, 0.50, 0.60, 0.60, 0.0, "no jump at TP2 on GH200, 0.28.0; others not measured"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,11 @@ class Chart:
         """The table's cells as (numeric, text, exact value)."""
         return [
             [
-                (column.numeric, fmt.sig(value, 4) if column.numeric else str(value), "" if value is None else str(value))
+                (
+                    column.numeric,
+                    fmt.sig(value, 4) if column.numeric else str(value),
+                    "" if value is None else str(value),
+                )
                 for column, value in zip(self.columns, row, strict=True)
             ]
             for row in self.rows
@@ -115,3 +120,28 @@ def make(
     """Build a chart; Plotly checks every attribute and raises ValueError for an unknown one."""
     figure = go.Figure(data=list(traces), layout=layout(**figure_layout))
     return Chart(ident, title, figure, tuple(columns), tuple(tuple(row) for row in rows), note=note, size=size)
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis with ticks at 1, 2 and 5 (few decades) or at powers of ten (many)."""
+    first, last = math.floor(math.log10(max(low, 1e-9))), math.ceil(math.log10(max(high, 1e-9)))
+    steps = (1, 2, 5) if high / max(low, 1e-9) <= 100 else (1,)
+    values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    return {"type": "log", "tickvals": values, "ticktext": [fmt.sig(value, 2) for value in values], "tickangle": 0}
+
+
+def marker_line(direction: str, at: float, colour: str) -> dict[str, Any]:
+    """A dotted line across the plot at ``at`` on axis ``direction`` (x or y)."""
+    other = "x" if direction == "y" else "y"
+    return {
+        "type": "line", f"{direction}0": at, f"{direction}1": at, f"{other}0": 0, f"{other}1": 1,
+        f"{other}ref": "paper", f"{direction}ref": direction, "line": {"color": colour, "width": 1, "dash": "dot"},
+    }  # fmt: skip
+
+
+def edge_note(direction: str, at: float, text: str, colour: str) -> dict[str, Any]:
+    """The words of a ``marker_line``, at the edge of the plot."""
+    base = {"text": text, "showarrow": False, "font": {"color": colour, "size": 11}, "bgcolor": palette.SURFACE}
+    if direction == "y":
+        return {**base, "xref": "paper", "x": 1, "y": at, "xanchor": "right", "yanchor": "bottom"}
+    return {**base, "yref": "paper", "y": 1, "x": at, "xanchor": "left", "yanchor": "top", "xshift": 4}

@@ -50,7 +50,9 @@ class LengthFields:
         kinds = LENGTH_KINDS if kind != "samples" else [*LENGTH_KINDS, ("samples", "Stored samples")]
         first = {"normal": "mean", "uniform": "low"}.get(kind, "value")
         second = {"normal": "sd", "uniform": "high"}.get(kind, "")
-        form.fields[f"{side}_kind"] = forms.ChoiceField(choices=kinds, initial=kind, label=f"{side.capitalize()} length")
+        form.fields[f"{side}_kind"] = forms.ChoiceField(
+            choices=kinds, initial=kind, label=f"{side.capitalize()} length"
+        )
         form.fields[f"{side}_kind"].widget.attrs["data-shows"] = ""
         form.fields[f"{side}_a"] = forms.IntegerField(
             required=False, min_value=0, max_value=10_000_000, initial=_whole(value.get(first)), label="Tokens"

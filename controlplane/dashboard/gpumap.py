@@ -100,8 +100,7 @@ class _Layout:
         for count in groups:
             columns = min(count, self.columns if count <= 16 else 12)
             rows = -(-count // columns)
-            for at in range(count):
-                corners.append((self.pad + at % columns * step, top + self.pad + at // columns * step))
+            corners += [(self.pad + at % columns * step, top + self.pad + at // columns * step) for at in range(count)]
             w, h = columns * step - self.gap + 2 * self.pad, rows * step - self.gap + 2 * self.pad
             if domain > 1:
                 outlines.append((0, top, w, h))
@@ -110,12 +109,14 @@ class _Layout:
         return corners, outlines, width, top - self.gap
 
 
-def build(nodes: Sequence[MapNode], categories: Sequence[tuple[str, str, int]], *, panel: str = "#pinned") -> GpuMap:
+def build(
+    nodes: Sequence[MapNode], categories: Sequence[tuple[str, str, int]], *, panel: str = "#pinned", dense: bool = False
+) -> GpuMap:
     """Draw ``nodes`` grouped by site. ``categories``: cell class, word and GPUs of each workload or engine drawn.
 
     One path per node and class keeps the markup small: 1,200 nodes with 6,000 GPUs stay under 1 MB.
     """
-    dense = len(nodes) > DENSE_ABOVE
+    dense = dense or len(nodes) > DENSE_ABOVE
     layout = _Layout(cell=7, gap=1, pad=1) if dense else _Layout(cell=14, gap=3, pad=4)
     by_site: dict[str, list[MapNode]] = defaultdict(list)
     counts: Counter[str] = Counter()
@@ -134,7 +135,11 @@ def build(nodes: Sequence[MapNode], categories: Sequence[tuple[str, str, int]], 
             for (gpu, gpus), parts in by_kind.items()
         )
         sites.append(SiteMap(name, len(members), sum(node.gpus for node in members), kinds))
-    legend = [LegendEntry(css.replace("w", "c", 1) if css[1:].isdigit() else css, word, gpus) for css, word, gpus in categories if gpus]
+    legend = [
+        LegendEntry(css.replace("w", "c", 1) if css[1:].isdigit() else css, word, gpus)
+        for css, word, gpus in categories
+        if gpus
+    ]
     legend += [LegendEntry(_LEGEND_CSS[css], word, counts[css]) for css, word in WORDS.items() if counts[css]]
     return GpuMap(tuple(sites), tuple(legend), dense, len(nodes), sum(node.gpus for node in nodes))
 

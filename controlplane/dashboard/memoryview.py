@@ -1,4 +1,4 @@
-"""What the memory page asks the planner: one model, GPU and settings in; ledger, origin of each setting and remedies out."""
+"""What the memory page asks the planner: model, GPU and settings in; ledger, origins and remedies out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.dashboard import figures, fmt
+from controlplane.dashboard import figures, figures_load, fmt
 from controlplane.dashboard.chart import Chart
 from planner import catalog, engines, memory
 from planner.catalog.types import GpuSpec
@@ -75,7 +75,7 @@ class MemoryAnswer:
             asked = dataclasses.replace(self.asked, max_model_len=length)
             row = memory.ledger(self.model, self.gpu, engines.resolve(asked, self.model, self.gpu))
             points.append((length, row.max_concurrency if row.fits else 0.0))
-        return figures.concurrency(points, self.resolved.max_model_len)
+        return figures_load.concurrency(points, self.resolved.max_model_len)
 
     @property
     def headline(self) -> str:
@@ -142,9 +142,15 @@ def layer_groups(model: ModelSpec) -> list[dict[str, Any]]:
             name = f"{mixer.kind} attention" + (f", window {mixer.window:,}" if mixer.window else "")
             shape = f"{mixer.heads} heads, {mixer.kv_heads} KV heads of {mixer.head_dim}"
         elif isinstance(mixer, Mla):
-            name, shape = "multi-head latent attention", f"{mixer.heads} heads, latent {mixer.kv_lora_rank} + {mixer.qk_rope_head_dim}"
+            name, shape = (
+                "multi-head latent attention",
+                f"{mixer.heads} heads, latent {mixer.kv_lora_rank} + {mixer.qk_rope_head_dim}",
+            )
         else:
-            name, shape = f"recurrent state ({mixer.kind})", f"{mixer.state_elements + mixer.conv_elements:,} elements a sequence"
+            name, shape = (
+                f"recurrent state ({mixer.kind})",
+                f"{mixer.state_elements + mixer.conv_elements:,} elements a sequence",
+            )
         words = "none"
         if ffn is not None:
             words = f"{ffn.intermediate:,} wide{', gated' if ffn.gated else ''}"

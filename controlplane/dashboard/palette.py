@@ -1,4 +1,4 @@
-"""Colours of the figures: the light values of static/dashboard/css/tokens.css, and what each becomes in the dark theme."""
+"""Colours of the figures: the light values of css/tokens.css, and what each becomes in the dark theme."""
 
 from __future__ import annotations
 

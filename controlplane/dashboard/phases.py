@@ -26,7 +26,9 @@ def phases_of(deployment: Deployment) -> list[Phase]:
     facts: dict[str, Any] = deployment.startup or {}
     state = deployment.state
     notes = {
-        "loading": _seconds(facts, "load_s", "weights") + _seconds(facts, "compile_s", "compile") + _seconds(facts, "graph_s", "graphs"),
+        "loading": _seconds(facts, "load_s", "weights")
+        + _seconds(facts, "compile_s", "compile")
+        + _seconds(facts, "graph_s", "graphs"),
         "ready": _seconds(facts, "ready_s", "after launch"),
     }
     if state in {"stopping", "stopped"}:
@@ -37,7 +39,7 @@ def phases_of(deployment: Deployment) -> list[Phase]:
         reached = ORDER.index(state)
     made = []
     for at, name in enumerate(ORDER):
-        look = "done" if at < reached or state == "stopped" and at <= reached else ""
+        look = "done" if at < reached else ""
         if at == reached:
             look = {"failed": "failed", "ready": "done", "stopped": "done"}.get(state, "now")
         text = ", ".join(notes.get(name, []))

@@ -1,4 +1,4 @@
-"""A plan's result JSON (``planner.plan_types.PlanResult``) as the pages show it. No database, no planner: data in, rows out."""
+"""A plan's result (``planner.plan_types.PlanResult`` as JSON) as the pages show it: data in, rows out."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WorkloadRow:
 
     @property
     def margin_words(self) -> str:
-        """"24 % cheaper (12–33 %)"."""
+        """ "24 % cheaper (12–33 %)"."""
         margin = self.verdict.get("margin")
         if not margin:
             return ""
@@ -155,14 +155,20 @@ class WorkloadRow:
 
 
 def slo_word(target: Json) -> str:
-    """"TTFT p90 ≤ 500 ms"."""
+    """ "TTFT p90 ≤ 500 ms"."""
     return f"{target['metric'].upper()} {target['stat']} ≤ {fmt.duration(target['limit_ms'] / 1000)}"
 
 
 def load_words(load: Json) -> str:
-    """"24 req/s, Poisson", "64 at once", "5,000 requests offline"."""
+    """ "24 req/s, Poisson", "64 at once", "5,000 requests offline"."""
     if load.get("kind") == "open":
-        names = {"poisson": "Poisson", "constant": "constant", "gamma": "gamma", "onoff": "bursts", "trace": "as traced"}
+        names = {
+            "poisson": "Poisson",
+            "constant": "constant",
+            "gamma": "gamma",
+            "onoff": "bursts",
+            "trace": "as traced",
+        }
         return f"{load.get('rate_per_s', 0):g} req/s, {names.get(load.get('arrival', ''), load.get('arrival'))}"
     if load.get("kind") == "closed":
         return f"{load.get('concurrency', 0):,} at once"
@@ -309,7 +315,8 @@ def cost_chart(rows: Sequence[WorkloadRow]) -> Chart:
 def memory_chart(rows: Sequence[WorkloadRow]) -> Chart:
     """Memory of one GPU of each chosen candidate."""
     return figures.memory_stack(
-        [(row.name, row.chosen["memory"]) for row in rows if row.chosen and row.chosen.get("memory")], ident="plan-memory"
+        [(row.name, row.chosen["memory"]) for row in rows if row.chosen and row.chosen.get("memory")],
+        ident="plan-memory",
     )
 
 
@@ -345,33 +352,6 @@ def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
     ]
 
 
-def side_by_side(row: WorkloadRow) -> list[dict[str, Any]]:
-    """The chosen candidate and the runner-up, line by line; a cell is an engine, a text or an interval."""
-    pair = (row.chosen, row.other)
-
-    def text(function: Any) -> list[dict[str, Any]]:
-        return [{"text": function(c) if c else "–"} for c in pair]
-
-    def interval(function: Any, kind: str = "") -> list[dict[str, Any]]:
-        return [{"text": None, "interval": function(c) if c else None, "kind": kind} for c in pair]
-
-    def of(candidate: Json, key: str) -> Any:
-        return (candidate.get("performance") or {}).get(key)
-
-    return [
-        {"word": "Engine", "cells": [{"engine": engine_of(c)} if c else {"text": "none can serve it"} for c in pair]},
-        {"word": "GPUs", "cells": text(lambda c: f"{c['replicas']} × {c['gpus_per_replica']} {c['gpu']}")},
-        {"word": "Parallelism", "cells": text(lambda c: fmt.parallelism(c.get("settings")))},
-        {"word": "Precision", "cells": text(lambda c: (c.get("settings") or {}).get("precision", "–"))},
-        {"word": "Carries", "unit": "req/s a replica", "cells": interval(lambda c: c.get("replica_rate_80"))},
-        {"word": "TTFT", "unit": "ms", "cells": interval(lambda c: of(c, "ttft_ms_80"))},
-        {"word": "TPOT", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"))},
-        {"word": "Output", "unit": "tok/s", "cells": interval(lambda c: of(c, "output_tok_per_s_80"))},
-        {"word": "Cost", "unit": "$ / M tok", "cells": interval(usd_per_mtok, "usd")},
-        {"word": "Month", "unit": "$", "cells": text(lambda c: fmt.money((c.get("cost") or {}).get("usd_per_month")))},
-    ]
-
-
 def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
     """The request's nodes with each GPU coloured by the workload placed on it."""
     classes = gpumap.category_classes(workload["name"] for workload in request.get("workloads", ()))
@@ -392,7 +372,8 @@ def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:
             gpumap.MapNode(
                 slug=node_slug(node["name"]), name=node["name"], site=node["site"],
                 gpu=node["gpu"], gpus=node["gpus"], nvlink_domain=node["nvlink_domain"],
-                state=node.get("state", "active"), cells=tuple(cells), words=words, url=f"{url}{quote(node['name'], safe='')}/",
+                state=node.get("state", "active"), cells=tuple(cells), words=words,
+                url=f"{url}{quote(node['name'], safe='')}/",
             )
         )  # fmt: skip
     legend = [(classes[name], name, counts[name]) for name in classes]
@@ -422,32 +403,3 @@ def all_nodes(request: Json, result: Json) -> list[Json]:
 def node_slug(name: str) -> str:
     """A node's name as an HTML id."""
     return "".join(c if c.isalnum() else "-" for c in name)
-
-
-def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str, Any]:
-    """Two plans as (request, result, name): totals that differ, and each workload side by side."""
-    sides = [{row.name: row for row in workload_rows(request, result)} for request, result, _ in (a, b)]
-    names = list(dict.fromkeys([*sides[0], *sides[1]]))
-    totals = []
-    for field, key, show in (
-        ("Status", "status", str), ("$ / h, placed GPUs", "usd_per_hour", fmt.money), ("$ / h, idle GPUs", "idle_usd_per_hour", fmt.money),
-        ("Gap", "gap", fmt.percent), ("Moves", "moves", str), ("Model version", "model_version", str),
-    ):  # fmt: skip
-        before, after = (show(side[1].get(key)) for side in (a, b))
-        totals.append({"field": field, "before": before, "after": after, "changed": before != after})
-    for field, value in (
-        ("GPUs placed", lambda r: sum(len(p["gpu_indexes"]) for p in r.get("placements", ()))),
-        ("GPUs stranded", lambda r: fmt.sig((r.get("stranded_after") or {}).get("stranded_gpus"))),
-        ("Replicas unplaced", lambda r: sum(u["replicas"] for u in r.get("unplaced", ()))),
-    ):
-        before, after = value(a[1]), value(b[1])
-        totals.append({"field": field, "before": before, "after": after, "changed": before != after})
-    pairs = []
-    for name in names:
-        left, right = sides[0].get(name), sides[1].get(name)
-        pairs.append({"name": name, "sides": (left, right), "changed": _choice(left) != _choice(right)})
-    return {"totals": totals, "pairs": pairs}
-
-
-def _choice(row: WorkloadRow | None) -> tuple[Any, ...]:
-    return (row.verdict.get("chosen"), row.nodes) if row else ()

@@ -79,6 +79,15 @@ def usd(value: Any, unit: str = "", figures: int = 3) -> SafeString:
 
 
 @register.simple_tag
+def price(value: Any, unit: str = "") -> SafeString:
+    """An hourly price with two decimals, so that columns align."""
+    number = fmt.as_float(value)
+    if number is None:
+        return format_html('<span class="n muted" title="no data">–</span>')
+    return _number(f"${number:,.2f}", unit, f"${fmt.exact(value)} {unit}".strip())
+
+
+@register.simple_tag
 def share(value: Any, figures: int = 2) -> SafeString:
     """A share as a percentage."""
     if fmt.as_float(value) is None:
@@ -123,7 +132,7 @@ def ival(interval: Any, unit: str = "", kind: str = "") -> SafeString:
 
 @register.simple_tag
 def evidence(kind: str | None, arithmetic: Any = "", label: bool = False) -> SafeString:
-    """The mark of an evidence; pressed, it opens what the number was made of (``arithmetic``: text or (name, text) pairs)."""
+    """The mark of an evidence; pressed, it opens what the number was made of: a text, or (name, text) pairs."""
     if not kind or kind not in fmt.EVIDENCE_LABELS:
         return SafeString("")
     mark = mark_safe(icons.evidence_mark(kind))  # noqa: S308 - constant markup
@@ -230,7 +239,7 @@ def bar(segments: Any, total: Any, slim: bool = False) -> SafeString:
                 f"{x:.3f}",
                 f"{width:.3f}",
                 title,
-            )  # fmt: skip
+            )
         )
         x += width
     body = mark_safe("".join(rects))  # noqa: S308 - escaped above

@@ -49,7 +49,9 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "phases": phases.phases_of(record),
         "probes": list(selectors.probes_of(record)[:20]),
         "facts": phases.memory_facts(record),
-        "probe_form": ProbeForm(initial=dataclasses.asdict(probing.planned_load(record))) if record.state == "ready" else None,
+        "probe_form": ProbeForm(initial=dataclasses.asdict(probing.planned_load(record)))
+        if record.state == "ready"
+        else None,
         "lines": list(record.job.log.order_by("-sequence")[:LOG_LINES])[::-1] if record.job else [],
         "emulated": record.emulated,
     }
@@ -103,7 +105,9 @@ def probe(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     record = get_object_or_404(Deployment, pk=pk)
     form = ProbeForm(request.POST)
     if not form.is_valid():
-        raise ValidationError([f"{form[name].label}: {text}" for name, errors in form.errors.items() for text in errors])
+        raise ValidationError(
+            [f"{form[name].label}: {text}" for name, errors in form.errors.items() for text in errors]
+        )
     probing.probe_deployment(actor=request.user, deployment=record, load=form.load())  # type: ignore[arg-type]
     messages.info(request, "The probe is queued.")
     return redirect("dashboard:deployment", record.pk)

@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
-from controlplane.dashboard import selectors
+from controlplane.dashboard import fleetview
 from controlplane.dashboard.pages import act, page, show
 from controlplane.inventory import services
 from controlplane.inventory.models import Node
@@ -19,16 +19,16 @@ def fleet(request: HttpRequest) -> HttpResponse:
     """The GPU map."""
     by = request.GET.get("by") or "workload"
     by = by if by in dict(BY) else "workload"
-    rows = selectors.fleet()
-    context = {"map": selectors.fleet_map(rows, by), "totals": selectors.totals(rows), "by": by, "by_choices": BY,
-               "kinds": selectors.by_gpu(rows), "tab": "fleet"}  # fmt: skip
+    rows = fleetview.fleet()
+    context = {"map": fleetview.fleet_map(rows, by), "totals": fleetview.totals(rows), "by": by, "by_choices": BY,
+               "kinds": fleetview.by_gpu(rows), "tab": "fleet"}  # fmt: skip
     return show(request, "dashboard/fleet_map.html", context)
 
 
 @page()
 def nodes(request: HttpRequest) -> HttpResponse:
     """All nodes as a table, filtered by the URL."""
-    rows = selectors.fleet()
+    rows = fleetview.fleet()
     site, state, gpu = (request.GET.get(key, "") for key in ("site", "state", "gpu"))
     shown = [
         row
@@ -39,7 +39,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
     ]
     context = {
         "rows": shown,
-        "totals": selectors.totals(shown),
+        "totals": fleetview.totals(shown),
         "sites": sorted({(row.node.site.slug, row.node.site.name) for row in rows}),
         "states": Node.State.choices,
         "gpus": sorted({row.node.node_type.gpu_model.name for row in rows}),
@@ -51,14 +51,14 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @page()
 def node(request: HttpRequest, slug: str) -> HttpResponse:
     """One node: its GPUs and what is on them. A request from the map gets the side panel alone."""
-    record = get_object_or_404(selectors.node_rows(), slug=slug)
-    row = selectors.fleet([record])[0]
+    record = get_object_or_404(fleetview.node_rows(), slug=slug)
+    row = fleetview.fleet([record])[0]
     context = {
         "row": row,
         "node": record,
         "holdings": row.grouped,
         "gpu_rows": list(record.gpus.all()),
-        "map": selectors.fleet_map([row], "workload"),
+        "map": fleetview.fleet_map([row], "workload"),
     }
     if request.headers.get("HX-Request"):
         return show(request, "dashboard/_node_panel.html", context)
@@ -68,13 +68,13 @@ def node(request: HttpRequest, slug: str) -> HttpResponse:
 @page()
 def prices(request: HttpRequest) -> HttpResponse:
     """What each GPU costs an hour today, by site, with its source."""
-    return show(request, "dashboard/fleet_prices.html", {"rows": selectors.price_table(), "tab": "prices"})
+    return show(request, "dashboard/fleet_prices.html", {"rows": fleetview.price_table(), "tab": "prices"})
 
 
 @page()
 def discovered(request: HttpRequest) -> HttpResponse:
     """What the workers found against what is recorded."""
-    rows = selectors.discovered(selectors.fleet())
+    rows = fleetview.discovered(fleetview.fleet())
     return show(request, "dashboard/fleet_discovered.html", {"rows": rows, "tab": "discovered"})
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.dashboard import fmt, planview, selectors
+from controlplane.dashboard import fleetview, fmt, homeview, planview, selectors
 from controlplane.dashboard.pages import page, show
 
 
 @page()
 def home(request: HttpRequest) -> HttpResponse:
     """What is used, free and stranded, what it costs, whether objectives are met, and what waits for a person."""
-    rows = selectors.fleet()
+    rows = fleetview.fleet()
     plan = selectors.current_plan()
     plan_rows = list(selectors.verdicts_of(plan).values())
     slo = selectors.slo_tally()
     context = {
-        "totals": selectors.totals(rows),
+        "totals": fleetview.totals(rows),
         "plan": plan,
         "rows": plan_rows,
         "usd_per_mtok": planview.usd_per_mtok_output(plan_rows),
         "slo": slo,
         "accuracy": selectors.accuracy(),
-        "needs": selectors.needs(rows),
-        "map": selectors.fleet_map(rows, "workload"),
+        "needs": homeview.needs(rows),
+        "map": fleetview.fleet_map(rows, "workload", dense=True),
         "emulated": slo.emulated,
         "has_nodes": bool(rows),
         "running": selectors.job_list({"state": "running"})[:5],

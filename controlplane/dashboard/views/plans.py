@@ -12,7 +12,7 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 
 from controlplane.core.models import Role
-from controlplane.dashboard import figures, planview, selectors
+from controlplane.dashboard import figures, plancompare, planview, selectors
 from controlplane.dashboard.forms import ScenarioForm
 from controlplane.dashboard.pages import act, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
@@ -112,14 +112,16 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     if row is None:
         raise Http404(f"{record} has no workload {name}.")
     cost = (row.chosen or {}).get("cost") or {}
-    bars = [(title, c["memory"]) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c and c.get("memory")]
+    bars = [
+        (title, c["memory"]) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c and c.get("memory")
+    ]
     context = {
         "plan": record,
         "row": row,
         "rows": rows,
         "ranked": planview.ranked(row),
         "left_out": planview.left_out(row),
-        "side_by_side": planview.side_by_side(row),
+        "side_by_side": plancompare.side_by_side(row),
         "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),
         "memory_chart": figures.memory_stack(bars, ident=f"memory-{name}") if bars else None,
         "split_chart": figures.cost_split(cost.get("parts", ()), ident=f"cost-{name}") if cost else None,
@@ -145,7 +147,9 @@ def plan_node(request: HttpRequest, pk: int, name: str) -> HttpResponse:
 def compare(request: HttpRequest) -> HttpResponse:
     """Two plans side by side."""
     ready = Plan.objects.filter(result__isnull=False).select_related("scenario")
-    picked = [ready.filter(pk=request.GET.get(key)).first() if request.GET.get(key, "").isdigit() else None for key in "ab"]
+    picked = [
+        ready.filter(pk=request.GET.get(key)).first() if request.GET.get(key, "").isdigit() else None for key in "ab"
+    ]
     context: dict[str, Any] = {
         "a": picked[0],
         "b": picked[1],
@@ -153,7 +157,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         "plans": ready.defer("request", "result")[:50],
     }
     if picked[0] and picked[1]:
-        context |= planview.comparison(*(_sides(plan) for plan in picked if plan))
+        context |= plancompare.comparison(*(_sides(plan) for plan in picked if plan))
     return show(request, "dashboard/plan_compare.html", context)
 
 

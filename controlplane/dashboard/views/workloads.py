@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.core.models import Role
-from controlplane.dashboard import figures, memoryview, palette, selectors
+from controlplane.dashboard import figures_load, memoryview, palette, selectors
 from controlplane.dashboard.chart import Chart
 from controlplane.dashboard.forms import MemoryForm, ModelUploadForm, SloFormSet, WorkloadForm
 from controlplane.dashboard.pages import act, page, paginate, show
@@ -71,14 +71,14 @@ def demand_charts(record: Workload) -> list[Chart]:
         except PlannerError:
             continue
         charts.append(
-            figures.length_distribution(
+            figures_load.length_distribution(
                 drawn(lengths), ident=f"{side}-lengths", title=f"{side.capitalize()} length", colour=colour
             )
         )
     if record.trace is not None:
         times = record.trace.arrays()[0]
         if len(times):
-            charts.append(figures.arrivals(times.tolist(), title=f"Arrivals of {record.trace.name}"))
+            charts.append(figures_load.arrivals(times.tolist(), title=f"Arrivals of {record.trace.name}"))
     return charts
 
 
@@ -109,7 +109,10 @@ def edit(request: HttpRequest, slug: str | None = None) -> HttpResponse:
         ]
         try:
             saved = services.save_workload(
-                actor=request.user, workload=form.instance, slo=targets, expected_version=version  # type: ignore[arg-type]
+                actor=request.user,
+                workload=form.instance,
+                slo=targets,
+                expected_version=version,  # type: ignore[arg-type]
             )
         except ValidationError as error:
             form.add_error(None, error)
@@ -190,9 +193,16 @@ def memory(request: HttpRequest) -> HttpResponse:
     """Any model, GPU and settings: the stacked bar, the KV figures, the flags."""
     data = {key: request.GET.get(key, "") for key in MemoryForm.base_fields}
     defaults = MemoryForm()
-    filled = {name: data[name] or defaults.get_initial_for_field(field, name) for name, field in defaults.fields.items()}
+    filled = {
+        name: data[name] or defaults.get_initial_for_field(field, name) for name, field in defaults.fields.items()
+    }
     filled = {name: value if value is not None else "" for name, value in filled.items()}
-    filled = {"engine": "vllm", "precision": "as-config", "kv_cache_dtype": "auto", **{k: v for k, v in filled.items() if v}}
+    filled = {
+        "engine": "vllm",
+        "precision": "as-config",
+        "kv_cache_dtype": "auto",
+        **{k: v for k, v in filled.items() if v},
+    }
     form = MemoryForm(filled)
     context: dict[str, Any] = {"form": form, "models": services.model_choices()}
     if form.is_valid():
@@ -203,4 +213,3 @@ def memory(request: HttpRequest) -> HttpResponse:
             context["error"] = error
     template = "dashboard/_memory_answer.html" if request.headers.get("HX-Request") else "dashboard/memory.html"
     return show(request, template, context)
-

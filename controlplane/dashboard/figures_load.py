@@ -1,0 +1,201 @@
+"""Figures of demand and of what an engine does under it: lengths, arrivals, load curves, KV memory over time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from controlplane.dashboard import fmt, palette
+from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
+
+
+def load_curve(
+    points: Sequence[Mapping[str, float]],
+    *,
+    metric: str,
+    unit: str,
+    engine: str,
+    limit: float | None = None,
+    knee: float | None = None,
+    ident: str = "load-curve",
+) -> Chart:
+    """``metric`` over the request rate: ``points`` of rate_per_s, value, low, high; the SLO and the knee are marked."""
+    rates = [p["rate_per_s"] for p in points]
+    colour, band = palette.ENGINE.get(engine, palette.ACCENT), palette.ENGINE_BAND.get(engine, palette.ACCENT_BAND)
+    traces = [
+        go.Scatter(
+            x=rates + rates[::-1], y=[p["high"] for p in points] + [p["low"] for p in points][::-1], fill="toself",
+            fillcolor=band, line={"width": 0}, hoverinfo="skip", mode="lines",
+        ),
+        go.Scatter(
+            x=rates, y=[p["value"] for p in points], mode="lines+markers", line={"color": colour, "width": 2},
+            marker={"size": 5, "color": colour}, hovertemplate=f"%{{x:.3g}} req/s<br>%{{y:,.3g}} {unit}<extra></extra>",
+        ),
+    ]  # fmt: skip
+    shapes, notes = [], []
+    if limit is not None:
+        shapes.append(marker_line("y", limit, palette.FAILED))
+        notes.append(edge_note("y", limit, f"SLO {fmt.sig(limit)} {unit}", palette.FAILED))
+    if knee is not None:
+        shapes.append(marker_line("x", knee, palette.TEXT_3))
+        notes.append(edge_note("x", knee, f"knee {fmt.sig(knee)} req/s", palette.TEXT_2))
+    columns = (Column("Rate", "req/s"), Column(metric, unit), Column("Low", unit), Column("High", unit))
+    rows = [(p["rate_per_s"], p["value"], p["low"], p["high"]) for p in points]
+    figure_layout = {
+        "xaxis": axis("Request rate", "req/s", rangemode="tozero"),
+        "yaxis": axis(metric, unit, rangemode="tozero"),
+        "shapes": shapes,
+        "annotations": notes,
+    }
+    return make(ident, f"{metric} over load", traces, figure_layout, columns, rows, note="The band holds 80 %.")
+
+
+def concurrency(points: Sequence[tuple[int, float]], planned: int) -> Chart:
+    """Requests held at once against their length, both logarithmic: ``points`` of (tokens, requests)."""
+    kept = [(length, held) for length, held in points if held > 0]
+    line = {"color": palette.CATEGORIES[2], "width": 2}
+    traces = [
+        go.Scatter(
+            x=[length for length, _ in kept], y=[held for _, held in kept], mode="lines+markers", line=line,
+            marker={"size": 6, "color": palette.CATEGORIES[2]},
+            hovertemplate="%{x:,} tokens each<br>%{y:,.3g} at once<extra></extra>",
+        )
+    ]  # fmt: skip
+    held = [h for _, h in kept] or [1.0]
+    lengths = [length for length, _ in kept] or [1]
+    figure_layout = {
+        "xaxis": axis("Length of each request", "tokens", **log_axis(min(lengths), max(lengths))),
+        "yaxis": axis("Requests at once", **log_axis(min(held), max(held))),
+        "shapes": [marker_line("x", planned, palette.TEXT_3)],
+        "annotations": [edge_note("x", math.log10(planned), "context set", palette.TEXT_2)] if kept else [],
+    }
+    columns = (Column("Length", "tokens"), Column("Requests at once"))
+    note = "As the engine counts them: whole blocks, and windows and states where layers have them."
+    return make("concurrency", "Requests that the KV cache holds", traces, figure_layout, columns, points, note=note)
+
+
+def length_distribution(samples: Sequence[int], *, ident: str, title: str, colour: str = palette.ACCENT) -> Chart:
+    """Histogram of token counts on a logarithmic axis when they spread over more than a factor of 30."""
+    values = np.asarray([s for s in samples if s >= 0], dtype=np.int64)
+    if values.size == 0:
+        return make(ident, title, [], {}, (Column("Tokens"), Column("Requests")), [])
+    low, high = max(1, int(values.min())), max(2, int(values.max()))
+    log = high / low > 30
+    bins = min(40, max(4, int(np.sqrt(values.size)) * 2))
+    edges = np.unique(np.round(np.geomspace(low, high + 1, bins + 1) if log else np.linspace(low, high + 1, bins + 1)))
+    counts, edges = np.histogram(values, bins=edges)
+    centres = np.sqrt(edges[:-1] * edges[1:]) if log else (edges[:-1] + edges[1:]) / 2
+    shares = counts / values.size
+    median, p99 = float(np.percentile(values, 50)), float(np.percentile(values, 99))
+    traces = [
+        go.Bar(
+            x=centres.tolist(), y=(shares * 100).tolist(), width=np.diff(edges).tolist(),
+            marker={"color": colour, "line": {"color": palette.SURFACE, "width": 0.5}},
+            text=[f"{int(a):,} to {int(b) - 1:,} tokens" for a, b in itertools.pairwise(edges)],
+            hovertemplate="%{text}<br>%{y:.2g} % of requests<extra></extra>", textposition="none",
+        )
+    ]  # fmt: skip
+    figure_layout = {
+        "xaxis": axis("Tokens", **(log_axis(low, high) if log else {})),
+        "yaxis": axis("Requests", "%", rangemode="tozero"),
+        "bargap": 0,
+    }
+    rows = [
+        (f"{int(a):,}–{int(b) - 1:,}", int(n), float(s) * 100)
+        for a, b, n, s in zip(edges[:-1], edges[1:], counts, shares, strict=True)
+    ]
+    columns = (Column("Tokens", numeric=False), Column("Requests"), Column("Share", "%"))
+    note = f"Median {fmt.sig(median)}, 99th percentile {fmt.sig(p99)}, mean {fmt.sig(values.mean())} tokens."
+    return make(ident, title, traces, figure_layout, columns, rows, note=note, size="short")
+
+
+def arrivals(times_s: Sequence[float], *, ident: str = "arrivals", title: str = "Arrivals", buckets: int = 60) -> Chart:
+    """Request rate over time, in equal buckets, with the mean; bursts stand out above it."""
+    times = np.asarray(times_s, dtype=np.float64)
+    columns = (Column("From", "s"), Column("Requests"), Column("Rate", "req/s"))
+    if times.size < 2 or times.max() <= times.min():
+        return make(ident, title, [], {}, columns, [])
+    start, end = float(times.min()), float(times.max())
+    counts, edges = np.histogram(times, bins=buckets, range=(start, end))
+    width = (end - start) / buckets
+    rates = counts / width
+    mean = times.size / (end - start)
+    scale, unit = (60, "min") if end - start > 600 else (1, "s")
+    x = ((edges[:-1] - start) / scale).tolist()
+    traces = [
+        go.Scatter(
+            x=x, y=rates.tolist(), mode="lines", line={"color": palette.ACCENT, "width": 1.5, "shape": "hv"},
+            fill="tozeroy", fillcolor=palette.ACCENT_BAND,
+            hovertemplate=f"%{{x:.3g}} {unit}<br>%{{y:.3g}} req/s<extra></extra>",
+        )
+    ]  # fmt: skip
+    figure_layout = {
+        "xaxis": axis("Time", unit),
+        "yaxis": axis("Rate", "req/s", rangemode="tozero"),
+        "shapes": [marker_line("y", mean, palette.TEXT_3)],
+        "annotations": [edge_note("y", mean, f"mean {fmt.sig(mean)} req/s", palette.TEXT_2)],
+    }
+    peak = float(rates.max())
+    note = f"Peak of {fmt.sig(peak)} req/s over {fmt.duration(width)}: {fmt.sig(peak / mean, 2)} times the mean."
+    rows = [(float(e - start), int(n), float(r)) for e, n, r in zip(edges[:-1], counts, rates, strict=True)]
+    return make(ident, title, traces, figure_layout, columns, rows, note=note, size="short")
+
+
+def burst_timeline(timeline: Mapping[str, Sequence[float]], *, ident: str = "timeline") -> Chart:
+    """Running and waiting requests and the share of KV in use over a simulated run."""
+    t = list(timeline["t_s"])
+    running, waiting = list(timeline["running"]), list(timeline["waiting"])
+    kv = [100 * v for v in timeline["kv_used"]]
+    traces = [
+        _series(t, running, "running", palette.ACCENT, "y"),
+        _series(t, waiting, "waiting", palette.ATTENTION, "y"),
+        _series(t, kv, "KV in use", palette.CATEGORIES[2], "y2"),
+    ]
+    figure_layout = {
+        "xaxis": axis("Time", "s", anchor="y2"),
+        "yaxis": axis("Requests", domain=[0.42, 1], rangemode="tozero"),
+        "yaxis2": axis("KV", "%", domain=[0, 0.32], range=[0, 100]),
+        "showlegend": True,
+    }
+    columns = (Column("Time", "s"), Column("Running"), Column("Waiting"), Column("KV in use", "%"))
+    rows = list(zip(t, running, waiting, kv, strict=True))
+    return make(ident, "Load inside the engine", traces, figure_layout, columns, rows)
+
+
+def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, ident: str = "kv-waste") -> Chart:
+    """What allocated KV memory holds, by way of allocating: ``reports`` of (label, {live, reserved...: share})."""
+    parts = (
+        ("live", "Live tokens", palette.CATEGORIES[2]),
+        ("reserved", "Reserved, never used", palette.CATEGORIES[5]),
+        ("last_block", "Rest of the last block", palette.CATEGORIES[1]),
+        ("padding", "Padding", palette.CATEGORIES[3]),
+    )
+    labels = [label for label, _ in reports]
+    traces = []
+    for key, word, colour in parts:
+        values = [100 * (fmt.as_float(report.get(key)) or 0.0) for _, report in reports]
+        if any(values):
+            traces.append(
+                go.Bar(y=labels, x=values, orientation="h", name=word, marker={"color": colour},
+                       hovertemplate=f"%{{y}}<br>{word}: %{{x:.3g}} %<extra></extra>")
+            )  # fmt: skip
+    columns = (Column("Allocation", numeric=False), *(Column(word, "%") for _, word, _ in parts))
+    rows = [(label, *(100 * (fmt.as_float(r.get(k)) or 0.0) for k, _, _ in parts)) for label, r in reports]
+    figure_layout = {
+        "barmode": "stack", "showlegend": True, "legend": {"traceorder": "normal"},
+        "xaxis": axis("Share of the KV memory allocated", "%", range=[0, 100], showgrid=True),
+        "yaxis": {"autorange": "reversed", "showgrid": False},
+    }  # fmt: skip
+    return make(ident, "What the KV memory holds", traces, figure_layout, columns, rows, size="short")
+
+
+def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str) -> Any:
+    return go.Scatter(
+        x=x, y=y, name=name, mode="lines", line={"color": colour, "width": 1.5}, yaxis=yaxis,
+        hovertemplate=f"%{{x:.4g}} s<br>{name}: %{{y:.4g}}<extra></extra>",
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What waits for a person."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from django.urls import reverse
+from django.utils import timezone
+
+from controlplane.dashboard import fmt
+from controlplane.dashboard.fleetview import FleetNode
+from controlplane.deployments.models import Deployment
+from controlplane.inventory.models import Gpu
+from controlplane.jobs.models import Job
+from controlplane.planning.models import Plan
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that waits for a person."""
+
+    look: str
+    text: str
+    action: str
+    url: str
+
+
+def needs(rows: list[FleetNode]) -> list[Need]:
+    """What waits for a person, most pressing first."""
+    found = []
+    for item in Deployment.objects.filter(state=Deployment.State.FAILED).order_by("-updated_at")[:5]:
+        url = reverse("dashboard:deployment", args=[item.pk])
+        found.append(Need("failed", f"{item.name} failed: {item.reason}", "See why", url))
+    since = timezone.now() - dt.timedelta(days=1)
+    failed = Job.objects.filter(state=Job.State.FAILED, finished_at__gte=since, deployments__isnull=True)
+    found += [
+        Need(
+            "failed",
+            f"{fmt.job_words(job.kind)} failed: {job.error}",
+            "Log",
+            reverse("dashboard:job", args=[job.pk]),
+        )
+        for job in failed.defer("payload", "result")[:5]
+    ]
+    for row in rows:
+        missing = sum(state == Gpu.State.MISSING for state in row.gpu_states.values())
+        if missing:
+            url = reverse("dashboard:node", args=[row.node.slug])
+            found.append(Need("attention", f"{row.node.name}: {missing} of {row.gpus} GPUs not found.", "Node", url))
+    unpriced = sorted({row.node.node_type.gpu_model.name for row in rows if row.usd_per_gpu_hour is None})
+    if unpriced:
+        text = f"No price for {', '.join(unpriced)}; costs leave these GPUs out."
+        found.append(Need("attention", text, "Prices", reverse("dashboard:prices")))
+    for plan in Plan.objects.filter(state=Plan.State.READY).select_related("scenario").defer("request", "result")[:3]:
+        url = reverse("dashboard:plan", args=[plan.pk])
+        found.append(Need("info", f"{plan} is computed and waits for approval.", "Review", url))
+    waiting = Deployment.objects.filter(state=Deployment.State.PENDING).count()
+    if waiting:
+        noun = "deployment waits" if waiting == 1 else "deployments wait"
+        url = f"{reverse('dashboard:deployments')}?state=pending"
+        found.append(Need("info", f"{waiting} {noun} to be launched.", "Launch", url))
+    return found

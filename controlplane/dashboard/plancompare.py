@@ -1,0 +1,68 @@
+"""Two candidates, or two plans, side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.dashboard import fmt, planview
+from controlplane.dashboard.planview import Json
+
+
+def side_by_side(row: planview.WorkloadRow) -> list[dict[str, Any]]:
+    """The chosen candidate and the runner-up, line by line; a cell is an engine, a text or an interval."""
+    pair = (row.chosen, row.other)
+
+    def text(function: Any) -> list[dict[str, Any]]:
+        return [{"text": function(c) if c else "–"} for c in pair]
+
+    def interval(function: Any, kind: str = "") -> list[dict[str, Any]]:
+        return [{"text": None, "interval": function(c) if c else None, "kind": kind} for c in pair]
+
+    def of(candidate: Json, key: str) -> Any:
+        return (candidate.get("performance") or {}).get(key)
+
+    return [
+        {
+            "word": "Engine",
+            "cells": [{"engine": planview.engine_of(c)} if c else {"text": "none can serve it"} for c in pair],
+        },
+        {"word": "GPUs", "cells": text(lambda c: f"{c['replicas']} × {c['gpus_per_replica']} {c['gpu']}")},
+        {"word": "Parallelism", "cells": text(lambda c: fmt.parallelism(c.get("settings")))},
+        {"word": "Precision", "cells": text(lambda c: (c.get("settings") or {}).get("precision", "–"))},
+        {"word": "Carries", "unit": "req/s a replica", "cells": interval(lambda c: c.get("replica_rate_80"))},
+        {"word": "TTFT", "unit": "ms", "cells": interval(lambda c: of(c, "ttft_ms_80"))},
+        {"word": "TPOT", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"))},
+        {"word": "Output", "unit": "tok/s", "cells": interval(lambda c: of(c, "output_tok_per_s_80"))},
+        {"word": "Cost", "unit": "$ / M tok", "cells": interval(planview.usd_per_mtok, "usd")},
+        {"word": "Month", "unit": "$", "cells": text(lambda c: fmt.money((c.get("cost") or {}).get("usd_per_month")))},
+    ]
+
+
+def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str, Any]:
+    """Two plans as (request, result, name): totals that differ, and each workload side by side."""
+    sides = [{row.name: row for row in planview.workload_rows(request, result)} for request, result, _ in (a, b)]
+    names = list(dict.fromkeys([*sides[0], *sides[1]]))
+    totals = []
+    for word, key, show in (
+        ("Status", "status", str), ("$ / h, placed GPUs", "usd_per_hour", fmt.money),
+        ("$ / h, idle GPUs", "idle_usd_per_hour", fmt.money),
+        ("Gap", "gap", fmt.percent), ("Moves", "moves", str), ("Model version", "model_version", str),
+    ):  # fmt: skip
+        before, after = (show(side[1].get(key)) for side in (a, b))
+        totals.append({"field": word, "before": before, "after": after, "changed": before != after})
+    for word, value in (
+        ("GPUs placed", lambda r: sum(len(p["gpu_indexes"]) for p in r.get("placements", ()))),
+        ("GPUs stranded", lambda r: fmt.sig((r.get("stranded_after") or {}).get("stranded_gpus"))),
+        ("Replicas unplaced", lambda r: sum(u["replicas"] for u in r.get("unplaced", ()))),
+    ):
+        before, after = value(a[1]), value(b[1])
+        totals.append({"field": word, "before": before, "after": after, "changed": before != after})
+    pairs = []
+    for name in names:
+        left, right = sides[0].get(name), sides[1].get(name)
+        pairs.append({"name": name, "sides": (left, right), "changed": _choice(left) != _choice(right)})
+    return {"totals": totals, "pairs": pairs}
+
+
+def _choice(row: planview.WorkloadRow | None) -> tuple[Any, ...]:
+    return (row.verdict.get("chosen"), row.nodes) if row else ()

@@ -33,6 +33,7 @@ class Efficiency:
     attention_us: float
     link: float
     link_us: float
+    peer_us: float
     source: str
 
 
@@ -48,7 +49,8 @@ _HOPPER = Efficiency(
     launch_us=3.0,
     attention_us=10.0,
     link=0.75,
-    link_us=8.0,
+    link_us=5.0,
+    peer_us=3.5,
     source=f"{_OPERATORS}, h100_sxm and h200_sxm",
 )
 

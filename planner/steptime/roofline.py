@@ -6,8 +6,6 @@ Covers every GPU with a data sheet, whatever its maker. Williams et al., "Roofli
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 
 from planner.catalog.types import GpuSpec
@@ -212,9 +210,14 @@ class RooflineSource:
         return min(pcie, _NETWORK_GB_S) if gpus > 8 else pcie
 
     def _link(self, moved_bytes: F64, gpus: int) -> F64:
+        """Time to move ``moved_bytes`` per GPU in a collective of ``gpus``.
+
+        Start-up: one exchange inside a switched domain whatever its size, one per peer over PCIe or a network.
+        """
         share = self.efficiency
-        steps = max(1, ceil(np.log2(max(2, gpus))))
-        return moved_bytes / (self.link_gb_s(gpus) * 1e6 * share.link) + share.link_us * steps / 1e3
+        switched = self.gpu.link_gb_s is not None and gpus <= (self.gpu.scale_up_domain or 1)
+        start = share.link_us if switched and "pcie" not in self.gpu.link.lower() else share.peer_us * gpus
+        return moved_bytes / (self.link_gb_s(gpus) * 1e6 * share.link) + start / 1e3
 
     def _transfer(self, op: TransferOp, rows: F64) -> F64:
         values = op.values * rows

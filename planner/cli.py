@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner import cli_plan
 from planner.errors import PlannerError
 
 
@@ -69,6 +70,13 @@ def _commands() -> tuple[Command, ...]:
             ESTIMATE_EXAMPLES,
             _estimate_arguments,
             _run_estimate,
+        ),
+        Command(
+            "plan",
+            "place the workloads of a fleet, compare the engines, count the cost",
+            cli_plan.DESCRIPTION,
+            cli_plan.add_arguments,
+            cli_plan.run,
         ),
     )
 

@@ -75,7 +75,7 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
 
 
 def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, rate_per_s: float) -> bool:
-    """Whether one instance carries ``rate_per_s`` of an open load within the SLO: one simulation instead of a search."""
+    """Whether one instance carries ``rate_per_s`` of an open load within the SLO: one simulation, no search."""
     factor = (demand_per_s(workload) or rate_per_s) / rate_per_s
     load = workload.load
     if load.arrival == "trace":

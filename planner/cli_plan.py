@@ -1,0 +1,131 @@
+"""``python -m planner plan fleet.yaml``: a plan as JSON, or as tables to read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from planner.jsonio import to_json
+from planner.plan_types import Candidate, PlanRequest, PlanResult
+
+DESCRIPTION = """\
+Size every workload on every GPU type, compare the engines, and place the replicas on the nodes.
+
+examples:
+  python -m planner plan docs/examples/fleet.yaml
+  python -m planner plan fleet.yaml --json > plan.json
+
+The file's format is in docs/planner.md. Progress goes to standard error. The exit status is 0 for a plan (also one that
+leaves something out), 1 when nothing can be placed, 2 when the file is wrong.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the sub-command."""
+    parser.add_argument("file", help="fleet.yaml")
+    parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the sub-command; returns the exit status."""
+    from planner.fleet_file import load_fleet_file
+    from planner.plan import make_plan
+
+    request = load_fleet_file(arguments.file)
+    result = make_plan(request, None if arguments.quiet else _progress)
+    if arguments.json:
+        sys.stdout.write(json.dumps(to_json(result), indent=1) + "\n")
+    else:
+        sys.stdout.write(as_text(request, result))
+    return 1 if result.status == "infeasible" else 0
+
+
+def _progress(share: float, text: str) -> None:
+    sys.stderr.write(f"{share:4.0%}  {text}\n")
+
+
+def as_text(request: PlanRequest, result: PlanResult) -> str:
+    """The plan in words and tables."""
+    by_id = {candidate.id: candidate for candidate in result.candidates}
+    blocks = [
+        f"Plan {result.request_name}: {result.status}, ${result.usd_per_hour:,.2f} an hour for GPUs placed, "
+        f"${result.idle_usd_per_hour:,.2f} idle; objective ${result.objective_usd_per_hour:,.2f}, "
+        f"bound ${result.bound_usd_per_hour:,.2f} (gap {result.gap:.2%}), {result.moves} moves.",
+        _placed_table(result, by_id),
+        "\n".join(f"{verdict.workload}: {verdict.sentence}" for verdict in result.verdicts),
+    ]
+    if result.unplaced:
+        lines = [f"{u.workload}: {u.reason}. {u.relaxation}" for u in result.unplaced]
+        blocks.append("Left out\n" + "\n".join(lines))
+    if result.purchased_nodes:
+        kinds = Counter((node.pool, node.gpu, node.gpus) for node in result.purchased_nodes)
+        lines = [f"{count} x {pool} ({gpus} x {gpu})" for (pool, gpu, gpus), count in kinds.items()]
+        blocks.append("To buy\n" + "\n".join(lines))
+    after = result.stranded_after
+    blocks.append(
+        f"Free GPUs {after.free_gpus} (before {result.stranded_before.free_gpus}), of them stranded "
+        f"{after.stranded_gpus:.1f} (before {result.stranded_before.stranded_gpus:.1f})."
+    )
+    if result.baselines:
+        rows = [
+            (b.name, f"{b.usd_per_hour:,.2f}", f"{b.served_share:.0%}", str(b.unplaced_replicas))
+            for b in result.baselines
+        ]
+        blocks.append(table(("Simpler rules", "$/hour", "served", "replicas left out"), rows))
+    rules = [(rule.claim, rule.verdict.replace("_", " "), rule.sentence) for rule in result.rules]
+    blocks.append("Rules of thumb\n" + "\n".join(f"- {claim} {verdict}: {text}" for claim, verdict, text in rules))
+    blocks += [f"Note: {note}" for note in result.notes]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _placed_table(result: PlanResult, by_id: dict[str, Candidate]) -> str:
+    replicas: Counter[str] = Counter()
+    nodes: dict[str, set[str]] = {}
+    for placement in result.placements:
+        nodes.setdefault(placement.candidate_id, set()).add(placement.node)
+    for key in {(p.candidate_id, p.replica) for p in result.placements}:
+        replicas[key[0]] += 1
+    rows = []
+    for candidate_id in sorted(replicas):
+        candidate = by_id[candidate_id]
+        performance, cost = candidate.performance, candidate.cost
+        ttft = f"{performance.ttft_ms.p50:,.0f}" if performance and performance.ttft_ms else "-"
+        tpot = f"{performance.tpot_ms.mean:.1f}" if performance and performance.tpot_ms else "-"
+        unit = None
+        if cost is not None:
+            unit = cost.usd_per_mtok_output if cost.usd_per_mtok_output is not None else cost.usd_per_mtok_input
+        rows.append(
+            (
+                candidate.workload,
+                candidate_id.removeprefix(candidate.workload + "/"),
+                str(replicas[candidate_id]),
+                str(replicas[candidate_id] * candidate.gpus_per_replica),
+                f"{candidate.replica_rate_per_s:.3g}",
+                ttft,
+                tpot,
+                "-" if unit is None else f"{unit:.3f}",
+                candidate.evidence.value,
+                ", ".join(sorted(nodes[candidate_id])[:3]) + (" ..." if len(nodes[candidate_id]) > 3 else ""),
+            )
+        )
+    heads = (
+        "Workload", "Candidate", "Replicas", "GPUs", "req/s each", "TTFT p50 ms", "TPOT ms", "$/M tok", "Evidence",
+        "Nodes",
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain table; columns of numbers are right-aligned."""
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    numeric = [bool(rows) and all(row[i][:1].isdigit() or row[i] == "-" for row in rows) for i in range(len(heads))]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, numeric, strict=True)]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(heads), line(["-" * width for width in widths]), *(line(row) for row in rows)])

@@ -1,0 +1,315 @@
+"""``fleet.yaml``: a fleet, its workloads and its costs as one file, for ``python -m planner plan``.
+
+Read strictly: an unknown or ill-typed field is an error that names its path (``pools[0].price.life_years``). The
+format is described in docs/planner.md; docs/examples/fleet.yaml is a complete example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from planner.calibration import CalibrationFactor
+from planner.catalog import default_price, get_gpu, get_node_type, get_trace
+from planner.economics.operations import OperationsCosts
+from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price
+from planner.economics.types import EnergyPrice, GpuHourPrice
+from planner.errors import InputError, PlannerError
+from planner.jsonio import from_json
+from planner.plan_types import (
+    ApiPrice,
+    Placement,
+    PlanNode,
+    PlanRequest,
+    PlanWorkload,
+    PurchaseLimits,
+    PurchaseOption,
+)
+from planner.serving.types import Lengths, Load, SloTarget
+
+MAX_BYTES = 8 * 2**20
+MAX_TRACE_SAMPLES = 20_000
+MAX_NODES = 20_000
+_TOP = (
+    "name", "mode", "sites", "pools", "workloads", "purchase", "limits", "operations", "api_prices", "calibrations",
+    "current", "time_limit_s", "seed",
+)  # fmt: skip
+_POOL = (
+    "name", "site", "node_type", "gpu", "gpus", "nvlink_domain", "count", "price", "state", "busy_gpus", "tenant",
+    "failure_domain", "failure_domains", "network_gb_s", "allowed_engines", "nodes",
+)  # fmt: skip
+_NODE = ("name", "state", "busy_gpus", "tenant", "failure_domain", "allowed_engines")
+_PURCHASE = (
+    "name",
+    "site",
+    "node_type",
+    "gpu",
+    "gpus",
+    "nvlink_domain",
+    "price",
+    "max_count",
+    "power_kw",
+    "rack_units",
+    "network_gb_s",
+)
+_SLO_STATS = ("mean", "p50", "p90", "p95", "p99")
+
+
+def load_fleet_file(path: str | Path) -> PlanRequest:
+    """Read a fleet file; raises InputError naming the path of whatever is wrong, OSError when it cannot be read."""
+    file = Path(path)
+    if file.stat().st_size > MAX_BYTES:
+        raise InputError("the file is too large", field=str(path), value=file.stat().st_size)
+    return parse_fleet(file.read_text(encoding="utf-8"), name=file.stem)
+
+
+def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
+    """Parse the text of a fleet file; ``name`` is the scenario's name when the file gives none."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"is not YAML: {str(error).splitlines()[0]}", field="fleet.yaml") from None
+    top = _mapping(data, "fleet.yaml", _TOP)
+    sites = {key: _energy(value, f"sites.{key}") for key, value in _object(top.get("sites", {}), "sites").items()}
+    nodes: list[PlanNode] = []
+    for i, pool in enumerate(_list(top.get("pools", []), "pools")):
+        nodes += _pool_nodes(pool, f"pools[{i}]", sites)
+    if len(nodes) > MAX_NODES:
+        raise InputError(f"at most {MAX_NODES} nodes", field="pools", value=len(nodes))
+    options = _list(top.get("purchase", []), "purchase")
+    return PlanRequest(
+        name=_text(top.get("name", name), "name"),
+        nodes=tuple(nodes),
+        workloads=tuple(
+            _workload(w, f"workloads[{i}]") for i, w in enumerate(_list(top.get("workloads"), "workloads"))
+        ),
+        mode=from_json(_MODE, top.get("mode", "owned"), "mode"),
+        energy=next((energy for energy in sites.values() if energy is not None), None),
+        calibrations=_records(CalibrationFactor, top, "calibrations"),
+        current=_records(Placement, top, "current"),
+        time_limit_s=from_json(float, top.get("time_limit_s", 30.0), "time_limit_s"),
+        seed=from_json(int, top.get("seed", 0), "seed"),
+        purchase_options=tuple(_purchase(o, f"purchase[{i}]", sites) for i, o in enumerate(options)),
+        limits=from_json(PurchaseLimits, top["limits"], "limits") if "limits" in top else None,
+        operations=_operations(top.get("operations", {})),
+        api_prices=_records(ApiPrice, top, "api_prices"),
+    )
+
+
+_MODE = get_type_hints(PlanRequest)["mode"]
+
+
+def _records(kind: Any, top: Mapping[str, Any], key: str) -> tuple:
+    return tuple(from_json(kind, item, f"{key}[{i}]") for i, item in enumerate(_list(top.get(key, []), key)))
+
+
+def _energy(value: Any, path: str) -> EnergyPrice | None:
+    site = _mapping(value or {}, path, ("usd_per_kwh", "pue"))
+    return from_json(EnergyPrice, site, path) if "usd_per_kwh" in site else None
+
+
+def _pool_nodes(value: Any, path: str, sites: Mapping[str, EnergyPrice | None]) -> list[PlanNode]:
+    pool = _mapping(value, path, _POOL)
+    base = _base_node(pool, path, sites)
+    listed = _list(pool.get("nodes", []), f"{path}.nodes")
+    count = from_json(int, pool.get("count", len(listed) or 1), f"{path}.count")
+    if not 1 <= count <= MAX_NODES:
+        raise InputError(f"must be between 1 and {MAX_NODES}", field=f"{path}.count", value=count)
+    if listed and count != len(listed):
+        raise InputError(
+            f"is {count}, but {len(listed)} nodes are listed", field=f"{path}.count", remedy="Leave it out."
+        )
+    domains = _list(pool.get("failure_domains", []), f"{path}.failure_domains")
+    found = []
+    for i in range(count):
+        fields = {**base}
+        if domains:
+            fields["failure_domain"] = _text(domains[i % len(domains)], f"{path}.failure_domains[{i % len(domains)}]")
+        fields["name"] = f"{base['pool']}-{i + 1:0{len(str(count))}d}" if count > 1 else str(base["pool"])
+        if listed:
+            own = listed[i] if isinstance(listed[i], Mapping) else {"name": listed[i]}
+            fields |= _mapping(own, f"{path}.nodes[{i}]", _NODE)
+        found.append(from_json(PlanNode, fields, f"{path}.nodes[{i}]" if listed else path))
+    return found
+
+
+def _base_node(pool: Mapping[str, Any], path: str, sites: Mapping[str, EnergyPrice | None]) -> dict[str, Any]:
+    """Fields of a node as JSON data: node type first, then what the pool states."""
+    fields: dict[str, Any] = {"pool": _text(pool.get("name"), f"{path}.name"), "site": ""}
+    if "node_type" in pool:
+        kind = get_node_type(_text(pool["node_type"], f"{path}.node_type"))
+        fields |= {"gpu": kind.gpu, "gpus": kind.gpus, "nvlink_domain": kind.nvlink_domain}
+        fields["network_gb_s"] = kind.network_gb_s
+    elif "gpu" not in pool:
+        raise InputError("is missing", field=f"{path}.gpu", remedy="Give gpu and gpus, or a node_type.")
+    fields |= {
+        key: pool[key] for key in pool if key not in ("name", "node_type", "count", "nodes", "failure_domains", "price")
+    }
+    fields["gpu"] = get_gpu(_text(fields["gpu"], f"{path}.gpu")).name
+    fields.setdefault("gpus", 1)
+    fields.setdefault("nvlink_domain", _domain(fields))
+    site = _text(fields["site"], f"{path}.site", empty=True)
+    if site and sites and site not in sites:
+        raise InputError("no such site", field=f"{path}.site", value=site, remedy=f"Sites: {', '.join(sites)}.")
+    price = _price(pool.get("price"), f"{path}.price", fields, sites.get(site))
+    fields["price"] = {
+        "usd_per_gpu_hour": str(price.usd_per_gpu_hour),
+        "basis": price.basis,
+        "source": price.source,
+        "parts": [[label, str(usd)] for label, usd in price.parts],
+    }
+    return fields
+
+
+def _domain(fields: Mapping[str, Any]) -> int:
+    """NVLink or xGMI joins all GPUs of a node when the card has it; else they only share PCIe."""
+    link = get_gpu(str(fields["gpu"])).link
+    return int(fields["gpus"]) if link and not link.startswith("PCIe") else 1
+
+
+def _price(value: Any, path: str, fields: Mapping[str, Any], energy: EnergyPrice | None) -> GpuHourPrice:
+    """A number (rental), a mapping (rental or ownership), or nothing (the catalogue's price)."""
+    if value is None:
+        try:
+            return default_price(str(fields["gpu"]))
+        except PlannerError as error:
+            raise InputError(error.message, field=path, value=error.value, remedy=error.remedy) from None
+    if not isinstance(value, Mapping):
+        return gpu_hour_price(RentalInputs(from_json(Decimal, value, path)))
+    if "purchase_usd" not in value:
+        return gpu_hour_price(from_json(RentalInputs, dict(value), path))
+    inputs = from_json(TcoInputs, {"gpus": fields["gpus"], **value}, path)
+    try:
+        return gpu_hour_price(inputs, energy)
+    except InputError as error:
+        raise InputError(error.message, field=f"{path}.{error.field}", value=error.value, remedy=error.remedy) from None
+
+
+def _purchase(value: Any, path: str, sites: Mapping[str, EnergyPrice | None]) -> PurchaseOption:
+    option = _mapping(value, path, _PURCHASE)
+    apart = ("max_count", "power_kw", "rack_units")
+    fields = _base_node({key: option[key] for key in option if key not in apart}, path, sites)
+    fields |= {"name": fields["pool"], "state": "planned"}
+    if "node_type" in option:
+        kind = get_node_type(str(option["node_type"]))
+        power = None if kind.max_power_w is None else kind.max_power_w / 1000
+        option = {"power_kw": power, "rack_units": kind.rack_units, **option}
+    limits = {key: option.get(key) for key in apart}
+    return from_json(PurchaseOption, {"node": fields, **limits}, path)
+
+
+def _workload(value: Any, path: str) -> PlanWorkload:
+    known = tuple(name for name in PlanWorkload.__slots__)
+    fields = dict(_mapping(value, path, (*known, "trace")))
+    trace = fields.pop("trace", None)
+    load = dict(_object(fields.get("load"), f"{path}.load"))
+    if trace is not None:
+        _apply_trace(_text(trace, f"{path}.trace"), fields, load, path)
+    fields["load"] = _load(load, f"{path}.load")
+    for key in ("input_tokens", "output_tokens"):
+        if key in fields and not isinstance(fields[key], Lengths):
+            fields[key] = _lengths(fields[key], f"{path}.{key}")
+    fields.setdefault("output_tokens", Lengths("fixed", value=1))
+    fields["slo"] = _slo(fields.get("slo", {}), f"{path}.slo")
+    ready = {key: fields.pop(key) for key in ("load", "input_tokens", "output_tokens", "slo") if key in fields}
+    if "input_tokens" not in ready:
+        raise InputError("is missing", field=f"{path}.input_tokens", remedy="Give lengths, or a trace.")
+    plain: dict[str, Any] = {"load": {"kind": "offline"}}
+    plain |= {key: {"kind": "fixed"} for key in ("input_tokens", "output_tokens")}
+    made = from_json(PlanWorkload, {**fields, **plain}, path)
+    return replace(made, **ready)
+
+
+def _apply_trace(name: str, fields: dict[str, Any], load: dict[str, Any], path: str) -> None:
+    """Lengths of the trace, and its arrivals when the load states no rate of its own."""
+    trace = get_trace(name)
+    count = min(len(trace.input_tokens), MAX_TRACE_SAMPLES)
+    fields.setdefault("input_tokens", Lengths("samples", samples=tuple(map(int, trace.input_tokens[:count]))))
+    fields.setdefault("output_tokens", Lengths("samples", samples=tuple(map(int, trace.output_tokens[:count]))))
+    if trace.prefix_hit is not None:
+        load.setdefault("prefix_hit", trace.prefix_hit)
+    if load.get("kind", "open") == "open" and "rate_per_s" not in load:
+        if trace.times_s is None:
+            raise InputError(
+                "the trace has lengths only", field=f"{path}.load.rate_per_s", remedy="Give the rate of arrivals."
+            )
+        load |= {"kind": "open", "arrival": "trace", "times_s": [float(t) for t in trace.times_s[:count]]}
+
+
+def _load(load: dict[str, Any], path: str) -> Load:
+    if "kind" not in load:
+        guesses = {"rate_per_s": "open", "concurrency": "closed", "times_s": "open", "requests": "offline"}
+        load["kind"] = next((kind for key, kind in guesses.items() if key in load), None)
+    if load["kind"] is None:
+        raise InputError(
+            "is missing", field=path, remedy="Give rate_per_s (open), concurrency (closed) or requests (offline)."
+        )
+    return from_json(Load, load, path)
+
+
+def _lengths(value: Any, path: str) -> Lengths:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise InputError("must be at least 1", field=path, value=value)
+        return Lengths("fixed", value=value)
+    data = _mapping(value, path, ("mean", "sd", "low", "high"))
+    if set(data) == {"mean", "sd"}:
+        return from_json(Lengths, {"kind": "normal", **data}, path)
+    if set(data) == {"low", "high"}:
+        return from_json(Lengths, {"kind": "uniform", **data}, path)
+    raise InputError("must be a number, {mean, sd} or {low, high}", field=path, value=value)
+
+
+def _slo(value: Any, path: str) -> tuple[SloTarget, ...]:
+    """``{ttft_p99_ms: 800}`` or a list of {metric, stat, limit_ms}."""
+    if isinstance(value, list):
+        return tuple(from_json(SloTarget, item, f"{path}[{i}]") for i, item in enumerate(value))
+    found = []
+    for key, limit in _object(value, path).items():
+        parts = str(key).split("_")
+        if len(parts) != 3 or parts[1] not in _SLO_STATS or parts[2] != "ms":
+            raise InputError("unknown target", field=f"{path}.{key}", remedy="Write for example ttft_p99_ms: 800.")
+        target = {"metric": parts[0], "stat": parts[1], "limit_ms": limit}
+        found.append(from_json(SloTarget, target, f"{path}.{key}"))
+    return tuple(found)
+
+
+def _operations(value: Any) -> OperationsCosts:
+    """Engine-keyed figures are mappings in the file, pairs in the contract."""
+    fields = dict(_object(value, "operations"))
+    for key in ("licence_usd_per_gpu_year", "start_up_minutes"):
+        if key in fields:
+            fields[key] = [[engine, usd] for engine, usd in _object(fields[key], f"operations.{key}").items()]
+    return from_json(OperationsCosts, fields, "operations")
+
+
+def _mapping(value: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+    data = _object(value, path)
+    unknown = sorted(set(data) - set(known))
+    if unknown:
+        where = unknown[0] if path == "fleet.yaml" else f"{path}.{unknown[0]}"
+        raise InputError("unknown field", field=where, remedy=f"Known fields: {', '.join(known)}.")
+    return data
+
+
+def _object(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError("must be a mapping" if value is not None else "is missing", field=path, value=value)
+    return {str(key): item for key, item in value.items()}
+
+
+def _list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError("must be a list" if value is not None else "is missing", field=path, value=value)
+    return value
+
+
+def _text(value: Any, path: str, *, empty: bool = False) -> str:
+    if not isinstance(value, str) or not (value.strip() or empty):
+        raise InputError("must be a text" if value is not None else "is missing", field=path, value=value)
+    return value.strip()

@@ -8,7 +8,7 @@ engine, GPU or data cannot serve it); ``error`` (the request itself is wrong). `
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -70,8 +70,12 @@ class _Query:
     usd_per_gpu_hour: Decimal | None
 
 
-def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer one request; never raises for what the request says, only for a defect of the program."""
+def estimate(request: Mapping[str, Any], *, find_model: Callable[[str], ModelSpec] = get_model) -> dict[str, Any]:
+    """Answer one request; never raises for what the request says, only for a defect of the program.
+
+    ``find_model`` gives the model of a name and raises PlannerError. The default also reads paths: whoever answers
+    requests from a network passes one that does not.
+    """
     answer: dict[str, Any] = {
         "id": request.get("id") if isinstance(request, Mapping) else None,
         "status": "ok",
@@ -84,7 +88,7 @@ def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
         "model_version": MODEL_VERSION,
     }
     try:
-        query = _parse(request)
+        query = _parse(request, find_model)
         _answer(query, answer)
     except UnsupportedError as error:
         _stop(answer, "unsupported", str(error))
@@ -256,7 +260,7 @@ def _power(query: _Query, resolved: ResolvedSettings, memory: MemoryLedger, perf
 # ---- reading a request ----------------------------------------------------------------------------------------------
 
 
-def _parse(request: Mapping[str, Any]) -> _Query:
+def _parse(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> _Query:
     unknown = sorted(set(request) - set(KNOWN_FIELDS))
     if unknown:
         raise InputError("unknown field", field=unknown[0], remedy=f"Known fields: {', '.join(KNOWN_FIELDS)}.")
@@ -266,7 +270,7 @@ def _parse(request: Mapping[str, Any]) -> _Query:
     except ValueError:
         allowed = ", ".join(member.value for member in EngineName)
         raise InputError("unknown engine", field="engine", value=engine, remedy=f"Use one of: {allowed}.") from None
-    model = get_model(_text(request, "model", required=True) or "")
+    model = find_model(_text(request, "model", required=True) or "")
     gpu = get_gpu(_text(request, "gpu", required=True) or "")
     settings = EngineSettings(
         engine=name,

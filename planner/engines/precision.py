@@ -36,6 +36,8 @@ def storage_precision(settings: EngineSettings, model: ModelSpec) -> str:
         return model.dtype if model.quantization.method == "none" else model.quantization.precision
     if settings.precision == "fp8" and model.quantization.precision == "fp8_block":
         return "fp8_block"
+    if settings.precision == "fp4" and model.quantization.precision == "mxfp4":
+        return "mxfp4"  # the checkpoint's own four-bit floats
     return settings.precision
 
 

@@ -179,7 +179,8 @@ class _Builder:
         if stored in ("bf16", "fp16", "fp32"):
             return WeightFormat(stored, bits, stored)
         wide = "fp16" if model.dtype == "fp16" else "bf16"
-        narrow = not self.resolved.weight_only and model.quantization.activation_bits < 16
+        # MXFP4 stores no activation format: where the GPU multiplies it, activations are MXFP8.
+        narrow = not self.resolved.weight_only and (stored == "mxfp4" or model.quantization.activation_bits < 16)
         return WeightFormat(stored, bits, _COMPUTE.get(stored, wide) if narrow else wide)
 
     def group(self, group: LayerGroup, linears: list[RankLinear]) -> None:

@@ -16,7 +16,7 @@ from planner.steptime.sources import F64, Timed, monotone
 
 MODES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4"}
 WEIGHT_ONLY_MODES = {"int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
-NARROW_MODES = {"mxfp4": "w4a8_mxfp4_mxfp8"}
+MXFP8_MODE = "w4a8_mxfp4_mxfp8"
 
 _DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
 """Routing skew of the rows, most like real traffic first."""
@@ -35,7 +35,7 @@ def moe_rows(database: OperatorDatabase, op: MoeOp, rows: tuple[float, ...]) -> 
     Order: rows of this shape, unless a comparable table shows them to be far too slow; the nearest shape, scaled by
     work and weight bytes; the other engine's rows of this GPU. Everything but the first is EXTRAPOLATED.
     """
-    mode = _mode(op)
+    mode = _mode(database, op)
     other = open_database(database.system, _other_engine(database))
     own = _exact(database, op, mode, rows)
     if own is None:
@@ -53,10 +53,14 @@ def moe_rows(database: OperatorDatabase, op: MoeOp, rows: tuple[float, ...]) -> 
     return own
 
 
-def _mode(op: MoeOp) -> str:
+def _mode(database: OperatorDatabase, op: MoeOp) -> str:
     stored = op.weight.stored
+    if stored == "mxfp4" and op.weight.compute == "fp8":
+        shape = (op.hidden, op.intermediate, op.topk, op.experts)
+        measured = shape in database.moe_grid().get(MXFP8_MODE, {})
+        return MXFP8_MODE if measured else WEIGHT_ONLY_MODES[stored]
     widened = stored not in ("bf16", "fp16") and op.weight.compute in ("bf16", "fp16")
-    table = WEIGHT_ONLY_MODES if widened else {**MODES, **NARROW_MODES}
+    table = WEIGHT_ONLY_MODES if widened else MODES
     if stored not in table:
         raise NoOperatorDataError(f"no expert tables for {stored} weights")
     return table[stored]

@@ -37,10 +37,14 @@ class Scored:
 
     @property
     def kv_error(self) -> float | None:
-        """(predicted - measured) / measured KV GiB; a refused start counts against the budget instead."""
+        """(predicted - measured) / measured KV GiB, tokens where only they were logged.
+
+        A refused start (negative pool) counts against the budget instead.
+        """
         measured = self.case.kv_gib
         if measured is None:
-            return None
+            tokens = self.case.kv_tokens
+            return self.predicted.kv_tokens / tokens - 1 if tokens else None
         base = measured if measured > 0 else self.predicted.budget_gib
         return (self.predicted.kv_gib - measured) / base
 
@@ -76,7 +80,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     print("\nvLLM, version or utilisation not stated: the defaults stand in; shown, not in the figures above")
     result["vllm_partly_stated"] = _table(rest)
     print("\nKV tokens from the engine's own GiB (two decimals, so a range)")
-    result["tokens"] = _tokens(vllm)
+    result["tokens"] = _tokens(scored)
     print("\nTensorRT-LLM: pool from the free memory logged before it")
     result["trtllm"] = _trtllm(trtllm)
     result["left_out"] = _left_out(left, options.verbose)
@@ -89,13 +93,7 @@ def _score(cases: list[Case]) -> tuple[list[Scored], list[LeftOut]]:
     for case in cases:
         try:
             resolved = resolve(case.settings, case.model, case.gpu)
-            predicted = ledger(
-                case.model,
-                case.gpu,
-                resolved,
-                total_gib=case.total_gib,
-                used_by_others_gib=case.used_by_others_gib,
-            )
+            predicted = ledger(case.model, case.gpu, resolved, total_gib=case.total_gib)
             scored.append(Scored(case, predicted))
         except PlannerError as error:
             failed.append(LeftOut(case.row, str(error)))
@@ -104,7 +102,8 @@ def _score(cases: list[Case]) -> tuple[list[Scored], list[LeftOut]]:
 
 def _fully_stated(case: Case) -> bool:
     settings = case.settings
-    return settings.version is not None and settings.gpu_memory_utilization is not None
+    stated = settings.version is not None and settings.gpu_memory_utilization is not None
+    return stated and not case.version_from_date
 
 
 def _contradicts_itself(each: Scored) -> bool:

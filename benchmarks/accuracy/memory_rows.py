@@ -65,7 +65,7 @@ class Case:
     max_concurrency: float | None
     free_before_kv_gib: float | None
     note: str
-    used_by_others_gib: float = 0.0
+    version_from_date: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,9 @@ def _log_case(row: dict[str, str]) -> Case:
     bad = flags & {"model_unknown", "gpu_unknown", "inconsistent_with_named_model"}
     if bad:
         raise _CannotScoreError(", ".join(sorted(bad)))
-    version = row["engine_version"] or None
+    stated = dict(_stated_in_source().get(row["row_id"], {}))
+    by_date = stated.pop("engine_version_by_date", None)
+    version = by_date or row["engine_version"] or None
     if version is not None:
         try:
             version_key(version)
@@ -168,8 +170,7 @@ def _log_case(row: dict[str, str]) -> Case:
         speculative_tokens=3 if row["spec_decode"] == "mtp3" else 0,
     )
     total = _number(row["total_gpu_memory_gib"])
-    stated = dict(_stated_in_source().get(row["row_id"], {}))
-    others = stated.pop("used_by_others_gib", 0.0)
+    free = stated.pop("free_before_kv_gib", _number(row["free_before_kv_gib"]))
     settings = replace(settings, **stated)
     return Case(
         row["row_id"],
@@ -181,18 +182,23 @@ def _log_case(row: dict[str, str]) -> Case:
         _number(row["peak_activation_gib"]),
         _number(row["non_torch_gib"]),
         _number(row["available_kv_gib_per_gpu"]),
-        _integer(row["kv_tokens"]),
+        _integer(row["kv_tokens"] or row["kv_tokens_derived"]),
         _number(row["max_concurrency"]),
-        _number(row["free_before_kv_gib"]),
+        free,
         "; ".join(filter(None, (row["quality"], row["notes"]))),
-        others,
+        by_date is not None,
     )
 
 
 @cache
 def _stated_in_source() -> dict[str, dict[str, Any]]:
     """Settings that a row's source states beyond the columns of the table, by row."""
-    kinds: dict[str, Callable[[str], Any]] = {"sampler": str, "trt_backend": str, "max_num_batched_tokens": int}
+    kinds: dict[str, Callable[[str], Any]] = {
+        "sampler": str,
+        "trt_backend": str,
+        "engine_version_by_date": str,
+        "max_num_batched_tokens": int,
+    }
     result: dict[str, dict[str, Any]] = {}
     for row in _read("kvmem/stated_in_source.csv"):
         result.setdefault(row["row_id"], {})[row["field"]] = kinds.get(row["field"], float)(row["value"])

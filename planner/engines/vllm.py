@@ -45,6 +45,8 @@ def batch_defaults(version: str, gpu: GpuSpec, world_size: int) -> tuple[int, in
     """Default (max_num_batched_tokens, max_num_seqs) of ``vllm serve`` before clamps, and the reason in words."""
     if gt.is_cpu(gpu):
         return 2048 * world_size, 128 * world_size, f"vLLM {version} default for CPUs ({world_size} ranks)"
+    if at_least(version, "0.8.0") and not at_least(version, "0.9.0") and gpu.total_gib < SMALL_DEVICE_GIB:
+        return 2048, 1024, f"vLLM {version} default for GPUs under {SMALL_DEVICE_GIB:.0f} GiB"
     small_by_name = gt.is_a100(gpu) or (at_least(version, "0.33.0") and gpu.compute_capability == 12.1)
     if gpu.total_gib < SMALL_DEVICE_GIB or small_by_name:
         why = "A100 by name" if gt.is_a100(gpu) else f"under {SMALL_DEVICE_GIB:.0f} GiB"

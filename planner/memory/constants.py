@@ -88,12 +88,16 @@ PIPELINE_NON_TORCH_GIB = 0.20
 @dataclass(frozen=True, slots=True)
 class TrtllmCost:
     """TensorRT-LLM: ``context_gib`` outside torch (CUDA context, libraries), ``nccl_gib`` more at TP or PP above one,
-    ``activation_copies`` of the widest layer at ``max_num_tokens``, ``per_graph_mib`` of each captured graph."""
+    ``graph_mib_per_graph_layer`` of captured graphs, ``decoder_units`` x (max_batch_size x vocabulary x 4 bytes) that
+    the engine-build back end allocates up front for logits and sampling."""
 
     context_gib: float
     nccl_gib: float
     graph_mib_per_graph_layer: float
+    decoder_units: float
     source: str
 
 
-TRTLLM = TrtllmCost(0.6, 0.4, 0.272, "C kv033 (activation 0.85 of gpt-oss-120b), kv030, kv031; graphs as in vLLM")
+TRTLLM = TrtllmCost(
+    0.6, 0.4, 0.272, 4.5, "C kv033 (activation 0.85 of gpt-oss-120b), kv029 (decoder buffers); graphs as in vLLM"
+)

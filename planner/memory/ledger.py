@@ -278,10 +278,20 @@ def _notes(
         notes.append(f"The memory that the driver reports for {gpu.name} is estimated; state it if you know it.")
     if resolved.engine is EngineName.VLLM and not in_budget and rank.graph:
         notes.append(f"CUDA graphs take about {rank.graph:.2f} GiB more, outside gpu_memory_utilization.")
+    if resolved.engine is EngineName.VLLM and resolved.sampler == "flashinfer":
+        more = vllm_terms.sort_sampler_extra_gib(model, resolved)
+        if more > 0.1:
+            notes.append(f"Without FlashInfer installed this version needs up to {more:.1f} GiB more for sampling.")
     if gpu.unified_memory:
         peak = rank.weights * _LOAD_PEAK_SHARE
         notes.append(
             f"Host and GPU share one memory: the host's own use counts, and loading caches about {peak:.0f} GiB more."
+        )
+    if resolved.engine is EngineName.TENSORRT_LLM and rank.layout.state_bytes_per_seq:
+        states = rank.layout.state_bytes_per_seq * resolved.max_num_seqs / GIB
+        notes.append(
+            f"Recurrent state for {resolved.max_num_seqs:,} sequences takes {states:.1f} GiB, counted with activation; "
+            "a smaller max_num_seqs frees it."
         )
     if rank.layout.padded_share > 0.005:
         notes.append(f"Alignment of layer groups wastes {rank.layout.padded_share:.1%} of the pool.")

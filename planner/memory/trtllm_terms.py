@@ -20,7 +20,8 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
     """Torch peak of a dummy prefill of ``max_num_tokens`` tokens on one rank, in GiB.
 
     Three hidden states, the widest feed-forward part, the experts' two buffers, and fp32 logits of the prompts' last
-    tokens (at most ``max_batch_size`` rows). gpt-oss-120b at 8,224 tokens: 0.85 logged.
+    tokens (at most ``max_batch_size`` rows). gpt-oss-120b at 8,224 tokens: 0.85 logged. The engine-build back end
+    allocates its logits and sampling buffers for ``max_batch_size`` rows beforehand.
     """
     tokens = resolved.max_num_batched_tokens
     widest = 0.0
@@ -37,6 +38,8 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
                 experts, ffn.experts_per_token * (2.0 * ffn.expert_intermediate / inner_tp + 2.0 * model.hidden)
             )
     logits = min(resolved.max_num_seqs, tokens) * model.vocab / resolved.tp * 4
+    if resolved.trt_backend == "tensorrt":
+        logits = c.TRTLLM.decoder_units * resolved.max_num_seqs * model.vocab * 4
     return (tokens * (3.0 * model.hidden + max(widest, experts)) * _HIDDEN_BYTES + logits) / GIB
 
 

@@ -45,6 +45,13 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) 
     return (max(forward, sampler) + persistent + pooled) / GIB
 
 
+def sort_sampler_extra_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
+    """How much more the sorting sampler would take than FlashInfer's, in GiB."""
+    native = [cost for cost in c.SAMPLER_V1 if at_least(resolved.version, cost.since)][-1]
+    rows = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+    return (native.units - c.SAMPLER_FLASHINFER.units) * rows * model.vocab * _LOGITS_BYTES / GIB
+
+
 def _sampler_bytes(model: ModelSpec, resolved: ResolvedSettings) -> float:
     cost = sampler_cost(model, resolved)
     rows = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
+from django.utils.text import slugify
 
 from controlplane.core import access
 from controlplane.core.access import Actor
@@ -37,12 +39,22 @@ def save_item(*, actor: Actor, record: I, expected_version: int | None = None) -
     """
     access.require(actor, Role.OPERATOR, site_of(record))
     with transaction.atomic():
+        _check_leaving(actor, record)
+        if isinstance(record, (Site, NodeType, Node)) and not record.slug:
+            record.slug = slugify(record.name)[:60]
         if isinstance(record, Price):
             _compute_tco(record)
         save_record(record, actor=actor, expected_version=expected_version)
         if isinstance(record, Node):
             sync_gpus(actor=actor, node=record)
     return record
+
+
+def _check_leaving(actor: Actor, record: Item) -> None:
+    """What belongs to a site leaves it only by its operators."""
+    stored = None if record._state.adding else type(record)._default_manager.filter(pk=record.pk).first()
+    if stored is not None and (site := site_of(stored)) != site_of(record):
+        access.require(actor, Role.OPERATOR, site)
 
 
 def delete_item(*, actor: Actor, record: Item) -> None:
@@ -81,11 +93,11 @@ def import_table(*, actor: Actor, table: str, name: str, content: bytes, dry_run
     return _import_table(RESOURCES[table](), actor=actor, name=name, content=content, dry_run=dry_run)
 
 
-def export_table(*, table: str, form: str = "csv") -> bytes:
-    """All records of ``table`` as ``csv`` or ``xlsx``; what comes out can be imported again."""
+def export_table(*, table: str, form: str = "csv", rows: QuerySet | None = None) -> bytes:
+    """All records of ``table``, or ``rows``, as ``csv`` or ``xlsx``; what comes out can be imported again."""
     from controlplane.inventory.resources import RESOURCES
 
-    data: Any = RESOURCES[table]().export()
+    data: Any = RESOURCES[table]().export(rows)
     content = data.export(form)
     return content.encode() if isinstance(content, str) else content
 

@@ -46,6 +46,9 @@ def save_workload(
     """
     access.require(actor, Role.PLANNER, workload.site if workload.site_id else None)
     with transaction.atomic():
+        stored = Workload.objects.select_related("site").filter(pk=workload.pk).first()
+        if stored is not None and stored.site_id != workload.site_id:
+            access.require(actor, Role.PLANNER, stored.site)  # a workload leaves a site only by its planners
         if not workload.slug:
             workload.slug = slugify(workload.name)[:60]
         try:
@@ -136,6 +139,12 @@ def install_trace(*, actor: Actor, catalogue_name: str) -> Trace:
     return save_record(row, actor=actor)
 
 
+def save_trace(*, actor: Actor, trace: Trace, expected_version: int | None = None) -> Trace:
+    """Change what a trace is called and said to be; its requests stay as they were uploaded. Takes a planner."""
+    access.require(actor, Role.PLANNER)
+    return save_record(trace, actor=actor, expected_version=expected_version)
+
+
 def delete_trace(*, actor: Actor, trace: Trace) -> None:
     """Delete a trace that no workload uses."""
     access.require(actor, Role.PLANNER)
@@ -159,14 +168,15 @@ def planner_model(model_ref: str) -> str:
         return str(_written(row))
     if not _MODEL_ID.fullmatch(model_ref):
         raise UnknownModelError("is no model id", field="model", value=model_ref, remedy="Choose one of the list.")
+    catalog.get_model(model_ref, allow_path=False)  # so that the planner will not take the name for a relative path
     return model_ref
 
 
 def trace_window(workload: Workload) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """At most 4,000 requests of a workload's trace: the busiest stretch when its arrivals count, else taken evenly.
 
-    Times (s; empty for lengths alone), input tokens, output tokens. Requests longer than the context are left out, as an
-    engine refuses them. Raises InputError when there is no trace, or none of its requests fits.
+    Times (s; empty for lengths alone), input tokens, output tokens. Requests longer than the context are left out, as
+    an engine refuses them. Raises InputError when there is no trace, or none of its requests fits.
     """
     if workload.trace is None:
         raise InputError("needs a trace", field=f"{workload.name}.trace", remedy="Choose a trace.")

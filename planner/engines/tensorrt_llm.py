@@ -10,6 +10,7 @@ from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
 from planner.engines.precision import changes_precision, kv_cache_precision, run_precision
 from planner.engines.types import EngineSettings, ResolvedSettings
+from planner.engines.versions import at_least
 from planner.engines.vllm import USER, carried_over, pick_length
 from planner.models.spec import ModelSpec
 
@@ -47,6 +48,10 @@ def resolve(
         block, origin["block_tokens"] = 64, "FlashMLA on Hopper"
     else:
         block, origin["block_tokens"] = 32, default
+    reuse = bool(pick("enable_prefix_caching", True))
+    if settings.enable_prefix_caching is None and mt.is_recurrent(model) and not at_least(version, "1.3.0rc14"):
+        reuse = False
+        origin["enable_prefix_caching"] = f"off: the state cache of {version} refuses block reuse"
     precision, weight_only = run_precision(settings, model, gpu)
     origin["precision"] = USER if changes_precision(settings, model) else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
@@ -64,7 +69,7 @@ def resolve(
         max_num_seqs=max_batch,
         max_num_batched_tokens=max_tokens,
         enable_chunked_prefill=bool(pick("enable_chunked_prefill", False)),
-        enable_prefix_caching=bool(pick("enable_prefix_caching", True)),
+        enable_prefix_caching=reuse,
         block_tokens=block,
         async_scheduling=True,
         cuda_graph_sizes=sizes,

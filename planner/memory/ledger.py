@@ -24,6 +24,9 @@ from planner.units import GIB
 OTHERS_COUNT_BEFORE = "0.9.1"
 """Up to this version vLLM took all memory in use on the GPU for its own; later only what it added itself."""
 
+STATE_BLOCKS_SINCE = "0.19.0"
+"""From here vLLM refuses a recurrent model whose pool has fewer blocks than ``max_num_seqs`` (pull request 38270)."""
+
 _LOAD_PEAK_SHARE = 0.6
 """Share of the checkpoint that a host with unified memory holds in its page cache while loading (reported: 112 GiB used
 by a 48 GiB model against a budget of 83)."""
@@ -238,6 +241,14 @@ def _verdict(
         reasons.append(
             f"One request of {resolved.max_model_len:,} tokens needs {needed:.2f} GiB of KV cache, {rank.kv:.2f} GiB "
             f"are available; the longest that fits is {longest:,} tokens.{cut}"
+        )
+    states = bool(rank.layout.state_bytes_per_seq) and bool(resolved.cuda_graph_sizes)
+    strict = vllm and states and at_least(resolved.version, STATE_BLOCKS_SINCE)
+    if strict and not reasons and resolved.max_num_seqs > rank.blocks:
+        binding = "state"
+        reasons.append(
+            f"max_num_seqs ({resolved.max_num_seqs:,}) exceeds the {rank.blocks:,} state blocks of the pool, one for "
+            f"each running sequence: the engine refuses to start; lower it to at most {rank.blocks:,}."
         )
     spare = total - others - budget + rank.activation
     if vllm and not in_budget and not reasons and rank.graph > spare:

@@ -33,7 +33,7 @@ class MemoryLedger:
     largest_model_len: int  # longest single request the pool holds, 0 when none
     fits: bool
     reasons: tuple[str, ...]  # why it does not fit, in words; empty when it fits
-    binding: str  # the term that is too large, or that limits: weights | activation | kv | ""
+    binding: str  # the term that is too large: total | weights | activation | kv | state | graphs | ""
     margin_gib: float  # room left when one full-length request is held; negative when it does not fit
     evidence: Evidence
     notes: tuple[str, ...] = ()

@@ -137,6 +137,18 @@ def test_recurrent_hybrids_as_logged(
     assert got[2] == pytest.approx(concurrency, abs=0.006), row
 
 
+def test_recurrent_models_need_a_state_block_for_each_running_sequence() -> None:
+    # Reported: a 27B hybrid in fp8 on one H100 at 0.95 has 856 state blocks; 1024 sequences are refused, 512 start.
+    refused = account("Qwen/Qwen3.5-27B", h100(), vllm("0.22.1", precision="fp8", gpu_memory_utilization=0.95))
+    assert not refused.fits
+    assert refused.binding == "state"
+    assert refused.kv_blocks == pytest.approx(856, rel=0.05)
+    lower = vllm("0.22.1", precision="fp8", gpu_memory_utilization=0.95, max_num_seqs=512)
+    assert account("Qwen/Qwen3.5-27B", h100(), lower).fits
+    older = vllm("0.18.0", precision="fp8", gpu_memory_utilization=0.95)
+    assert account("Qwen/Qwen3.5-27B", h100(), older).fits
+
+
 def test_group_size_follows_the_version() -> None:
     model = synthetic(attention_layers(10), attention_layers(14, window=1024))
     sizes = {}

@@ -76,8 +76,9 @@ def install(lock):
     command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "install", "--disable-pip-version-check"]
     command += ["--require-hashes", "--progress-bar", "off", "-r", lock]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    seen, tail = 0, []
-    for line in process.stdout:
+    seen = 0
+    tail: list = []
+    for line in process.stdout or ():
         tail = [*tail[-60:], line.rstrip()]
         found = re.match(r"(?:Collecting|Requirement already satisfied: )\s*([^\s=<>;\[]+)", line)
         if found:

@@ -38,7 +38,7 @@ def build(
     ``dp`` above one the other ranks are taken to run the same number of tokens. Raises UnsupportedError when the GPU's
     data sheet lacks the rates that a roofline needs.
     """
-    graph = build_graph(model, resolved)
+    graph = build_graph(model, resolved, gpu)
     sampled = _sampled(graph, gpu, resolved.engine)
     step = _assemble(sampled, resolved)
     factor = calibrated.matching(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
-from planner.engines.precision import as_loaded
+from planner.catalog.types import GpuSpec
+from planner.engines.precision import as_loaded, computes_natively
 from planner.engines.types import ResolvedSettings
 from planner.models.sharding import VOCAB_PADDING, Parallel, RankLinear, linear_bits, linear_precision, rank_linears
 from planner.models.spec import Attention, Ffn, LayerGroup, Mla, ModelSpec, RecurrentState
@@ -163,8 +164,9 @@ _FUSED = {
 class _Builder:
     """Collects the operators of one rank; equal ones are merged by adding up their counts."""
 
-    def __init__(self, model: ModelSpec, resolved: ResolvedSettings) -> None:
+    def __init__(self, model: ModelSpec, resolved: ResolvedSettings, gpu: GpuSpec) -> None:
         self.model = model
+        self.gpu = gpu
         self.resolved = resolved
         self.tp = resolved.tp
         self.tokens: Counter[TokenOp] = Counter()
@@ -179,8 +181,13 @@ class _Builder:
         if stored in ("bf16", "fp16", "fp32"):
             return WeightFormat(stored, bits, stored)
         wide = "fp16" if model.dtype == "fp16" else "bf16"
-        # MXFP4 stores no activation format: where the GPU multiplies it, activations are MXFP8.
-        narrow = not self.resolved.weight_only and (stored == "mxfp4" or model.quantization.activation_bits < 16)
+        quantization = model.quantization
+        if stored == "mxfp4":  # states no activation format: where the GPU multiplies it, activations are MXFP8
+            narrow = not self.resolved.weight_only
+        elif stored != quantization.precision:  # the other format of a mixed checkpoint
+            narrow = computes_natively(stored, self.gpu)
+        else:
+            narrow = not self.resolved.weight_only and quantization.activation_bits < 16
         return WeightFormat(stored, bits, _COMPUTE.get(stored, wide) if narrow else wide)
 
     def group(self, group: LayerGroup, linears: list[RankLinear]) -> None:
@@ -287,14 +294,14 @@ class _Builder:
         return [GemmOp(name, n, k, weight) for (name, k, weight), n in fused.items()] + ops
 
 
-def build_graph(model: ModelSpec, resolved: ResolvedSettings) -> RankGraph:
-    """Operators of one rank of ``model`` under ``resolved``'s precision and parallelism.
+def build_graph(model: ModelSpec, resolved: ResolvedSettings, gpu: GpuSpec) -> RankGraph:
+    """Operators of one rank of ``model`` on ``gpu`` under ``resolved``'s precision and parallelism.
 
     One instance of ``tp`` x ``pp`` GPUs, one of ``dp`` such attention ranks that share the experts. Raises InputError
     where the model cannot be divided so.
     """
     model = as_loaded(model, resolved)
-    builder = _Builder(model, resolved)
+    builder = _Builder(model, resolved, gpu)
     by_group: dict[int, list[RankLinear]] = {}
     for linear in rank_linears(model, Parallel(resolved.tp, 1, resolved.ep, resolved.dp)):
         by_group.setdefault(linear.group, []).append(linear)

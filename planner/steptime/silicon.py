@@ -16,8 +16,9 @@ from planner.evidence import Evidence
 from planner.steptime.database import NoOperatorDataError, OperatorDatabase, open_database
 from planner.steptime.graph import AllReduceOp, AttentionOp, GemmOp, Mixer, MlaOp, MoeOp, StateOp, TokenOp
 from planner.steptime.silicon_attention import decode_grid, prefill_grid
-from planner.steptime.silicon_mixers import mla_decode, mla_prefill, state_decode, state_prefill
+from planner.steptime.silicon_mla import mla_decode, mla_prefill
 from planner.steptime.silicon_moe import moe_rows
+from planner.steptime.silicon_state import state_decode, state_prefill
 from planner.steptime.sources import F64, OperatorSource, Timed, monotone
 
 GEMM_MODES = {
@@ -32,8 +33,10 @@ GEMM_MODES = {
 WEIGHT_ONLY_MODES = {"int8": "int8_wo", "int4": "int4_wo"}
 """Tables by stored precision where weights are widened to 16 bits; most systems have none."""
 
+_SMALLEST_SIDE = 32  # n and k in the GEMM tables
 _LARGE_MESSAGE_ROWS = 256
 _SLOW_LINK = 1.6
+_SLOW_EXPERTS = 3.0  # sound tables stay below 2.2 times the roofline (median over row counts)
 
 FP8_BLOCK_NOTE = "block-scaled FP8 GEMMs by TensorRT-LLM rows: those of vLLM hold host launch time at small batch"
 
@@ -54,12 +57,20 @@ class SiliconSource:
             elif isinstance(one, AllReduceOp):
                 timed = self._plausible_all_reduce(one, rows)
             elif isinstance(one, MoeOp):
-                timed = moe_rows(self.database, one, tuple(rows.tolist()))
+                timed = self._plausible_experts(one, rows)
             else:
                 return self.fallback.rows(op, rows)
         except NoOperatorDataError as error:
             return _fallen(self.fallback.rows(op, rows), one, error)
         return replace(timed, ms=timed.ms * op.count)
+
+    def _plausible_experts(self, op: MoeOp, rows: F64) -> Timed:
+        timed = moe_rows(self.database, op, tuple(rows.tolist()))
+        analytic = self.fallback.rows(op, rows)
+        if float(np.median(timed.ms / analytic.ms)) > _SLOW_EXPERTS:
+            note = f"experts by roofline: the rows of {self.database.backend} are implausibly slow"
+            return replace(analytic, notes=(*timed.notes, note))
+        return timed
 
     def _plausible_all_reduce(self, op: AllReduceOp, rows: F64) -> Timed:
         """Measured rows, unless large messages were far slower than the link: then the data crossed the host's memory.
@@ -125,7 +136,8 @@ def gemm_rows(database: OperatorDatabase, op: GemmOp, rows: tuple[float, ...]) -
     if mode_name is None or mode_name not in grid:
         raise NoOperatorDataError(f"no {op.weight.stored} GEMM rows for {database.backend} on {database.system}")
     mode = common.GEMMQuantMode[mode_name]
-    text = database.serialise(("gemm", op.n, op.k, mode_name), lambda: operations.GEMM("gemm", 1, op.n, op.k, mode))
+    n, k = max(op.n, _SMALLEST_SIDE), max(op.k, _SMALLEST_SIDE)  # smaller ones (expert gates) cost as much
+    text = database.serialise(("gemm", n, k, mode_name), lambda: operations.GEMM("gemm", 1, n, k, mode))
     ms = np.array([_row_time(database, text, x) for x in rows])
     evidence = Evidence.SILICON
     notes: tuple[str, ...] = ()

@@ -1,14 +1,15 @@
-"""Latent attention and recurrent mixers from measured kernels."""
+"""Latent attention from measured modules, which hold its projections."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from planner.evidence import Evidence
 from planner.steptime.database import NoOperatorDataError, OperatorDatabase
-from planner.steptime.graph import MlaOp, StateOp
+from planner.steptime.graph import GemmOp, MlaOp
 from planner.steptime.sources import F64, Timed, monotone, prefill_shape
 
 _BF16 = "bfloat16"
@@ -50,9 +51,7 @@ def _projection_difference(database: OperatorDatabase, op: MlaOp, rows: F64) -> 
     return np.asarray(cost), True
 
 
-def _like(gemm, n: int, k: int):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
+def _like(gemm: GemmOp, n: int, k: int) -> GemmOp:
     return replace(gemm, name="module", n=n, k=k, count=1.0)
 
 
@@ -81,16 +80,31 @@ def _text(database: OperatorDatabase, op: MlaOp, context: bool) -> str:
     )
 
 
-def _evidence(op: MlaOp, differs: bool) -> tuple[Evidence, tuple[str, ...]]:
+def _evidence(op: MlaOp, differs: bool, stand_in: bool) -> tuple[Evidence, tuple[str, ...]]:
+    notes: tuple[str, ...] = ()
     if op.topk is None and differs:
-        return Evidence.EXTRAPOLATED, ("latent attention from DeepSeek-V3 rows, its projections exchanged",)
-    return Evidence.SILICON, ()
+        notes = ("latent attention from DeepSeek-V3 rows, its projections exchanged",)
+    if stand_in:
+        notes += ("latent attention over an FP8 cache timed by rows of a 16-bit cache",)
+    return (Evidence.EXTRAPOLATED if notes else Evidence.SILICON), notes
+
+
+def _with_rows(database: OperatorDatabase, op: MlaOp, context: bool) -> tuple[MlaOp, bool]:
+    """``op``, or the same over a 16-bit cache when only that was measured, and whether it was exchanged."""
+    try:
+        database.time_ms(_text(database, op, context), context=context, batch=1, length=1024, tokens=1024)
+    except NoOperatorDataError:
+        if op.kv_dtype != "fp8":
+            raise
+        return replace(op, kv_dtype="bf16"), True
+    return op, False
 
 
 @lru_cache(maxsize=1024)
 def mla_prefill(database: OperatorDatabase, op: MlaOp, tokens: tuple[float, ...], context: tuple[float, ...]) -> Timed:
     """Latent attention of one layer, projections included, on a (new tokens, mean keys) grid."""
     _check(op)
+    op, stand_in = _with_rows(database, op, True)
     text = _text(database, op, True)
     ms = np.empty((len(tokens), len(context)))
     for i, new in enumerate(tokens):
@@ -100,7 +114,7 @@ def mla_prefill(database: OperatorDatabase, op: MlaOp, tokens: tuple[float, ...]
     if op.topk is None:
         difference, differs = _projection_difference(database, op, np.array(tokens))
     ms = np.maximum(ms + difference[:, None], ms * 0.1)
-    evidence, notes = _evidence(op, differs)
+    evidence, notes = _evidence(op, differs, stand_in)
     return Timed(monotone(ms), evidence, notes)
 
 
@@ -128,6 +142,7 @@ def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: floa
 def mla_decode(database: OperatorDatabase, op: MlaOp, batch: tuple[float, ...], kv: tuple[float, ...]) -> Timed:
     """Latent attention of one layer, projections included, on a (batch, KV) grid; ``in_range`` per batch row."""
     _check(op)
+    op, stand_in = _with_rows(database, op, False)
     text = _text(database, op, False)
     grid = database.mla_grid(sparse=op.topk is not None)
     limits = np.array([next((longest for b, longest in grid if b >= size), 0) for size in batch], dtype=np.float64)
@@ -139,7 +154,7 @@ def mla_decode(database: OperatorDatabase, op: MlaOp, batch: tuple[float, ...], 
     if op.topk is None:
         difference, differs = _projection_difference(database, op, np.array(batch))
     ms = np.maximum(ms + difference[:, None], ms * 0.1)
-    evidence, notes = _evidence(op, differs)
+    evidence, notes = _evidence(op, differs, stand_in)
     return Timed(monotone(ms), evidence, notes, limits)
 
 
@@ -162,15 +177,3 @@ def _decode_point(
     full = database.time_ms(text, context=False, batch=widest, length=tokens)
     floor = database.time_ms(text, context=False, batch=size, length=2) if batch <= grid[-1][0] else short
     return floor + (full - short) * batch / widest
-
-
-def state_prefill(
-    database: OperatorDatabase, op: StateOp, tokens: tuple[float, ...], context: tuple[float, ...]
-) -> Timed:
-    """Recurrent mixer of one layer on a (new tokens, mean keys) grid."""
-    raise NoOperatorDataError("recurrent mixer tables are not read yet")
-
-
-def state_decode(database: OperatorDatabase, op: StateOp, batch: tuple[float, ...], kv: tuple[float, ...]) -> Timed:
-    """Recurrent mixer of one layer on a (batch, KV) grid."""
-    raise NoOperatorDataError("recurrent mixer tables are not read yet")

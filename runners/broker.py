@@ -15,7 +15,7 @@ from time import time_ns
 from typing import Any
 
 from kombu.exceptions import ChannelError
-from kombu.transport import TRANSPORT_ALIASES, filesystem
+from kombu.transport import TRANSPORT_ALIASES, filesystem, virtual
 from kombu.utils.encoding import bytes_to_str, str_to_bytes
 from kombu.utils.json import dumps, loads
 
@@ -61,9 +61,17 @@ class Channel(filesystem.Channel):
 
 
 class Transport(filesystem.Transport):
-    """kombu transport ``filesystem://`` with the channel above."""
+    """kombu transport ``filesystem://`` with the channel above.
+
+    Each connection keeps its own record of bindings: kombu shares one between all, and drops the messages of a second
+    data directory because it takes their queue for bound.
+    """
 
     Channel = Channel
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.state = virtual.BrokerState()
 
 
 def broker_settings(url: str, data_dir: Path) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -188,26 +187,13 @@ def start(
     except OSError as error:
         raise disk_error(log, error) from error
     command = [sys.executable, "-I", "-S", str(_SUPERVISOR), "--log", str(log), "--max-bytes", str(log_limit_bytes)]
-    command += ["--exit", str(exit_file), "--", program, *argv[1:]]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        close_fds=True,
-    )
-    identity = identify(process.pid)
+    command += ["--folder", str(folder), "--exit", str(exit_file), "--", program, *argv[1:]]
+    silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    pid = os.posix_spawn(sys.executable, command, dict(env), file_actions=silent, setsid=True)
+    identity = identify(pid)
     if identity is None:
         raise EngineMissingError("The engine's supervisor ended at once.", "Look at the worker's log.")
-    _CHILDREN.append(process)
     return identity
-
-
-# Popen objects are kept so that the interpreter does not warn about, and reaps, supervisors that end under this worker.
-_CHILDREN: list[subprocess.Popen] = []
 
 
 def read_exit(exit_file: Path) -> ExitRecord | None:

@@ -5,7 +5,7 @@ is rotated by size, goes on when the disk is full, kills whatever the engine lea
 and records how it ended in a small JSON file. When it is killed itself, the kernel kills the engine
 (PR_SET_PDEATHSIG), so that no engine keeps a GPU without a keeper.
 
-usage: supervise.py --log FILE --max-bytes N --exit FILE -- PROGRAM ARGUMENT...
+usage: supervise.py --log FILE --max-bytes N --folder DIR --exit FILE -- PROGRAM ARGUMENT...
 """
 
 from __future__ import annotations
@@ -164,6 +164,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    os.chdir(options["--folder"])
     log = RotatingLog(options["--log"], int(options["--max-bytes"]))
     source, output = os.pipe()
     child = _start(arguments[split + 1 :], output)

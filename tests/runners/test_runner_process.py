@@ -209,6 +209,7 @@ def test_the_supervisor_says_that_a_program_cannot_be_executed(tmp_path: Path) -
     broken.chmod(0o755)
     log, exit_file = tmp_path / "log", tmp_path / "exit.json"
     command = [PYTHON, "-I", "-S", str(script), "--log", str(log), "--max-bytes", "10000", "--exit", str(exit_file)]
+    command += ["--folder", str(tmp_path)]
     done = subprocess.run([*command, "--", str(broken)], check=False, timeout=20)
     assert done.returncode == 127
     assert "cannot start" in log.read_text()

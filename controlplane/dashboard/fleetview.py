@@ -190,8 +190,8 @@ def fleet_map(rows: list[FleetNode], by: str, *, dense: bool = False) -> gpumap.
     if by == "workload":
         legend = [(classes[name], name, counts[name]) for name in names]
     elif by == "engine":
-        words = {"vllm": "vLLM", "vllm_cpu": "vLLM (CPU)", "tensorrt_llm": "TensorRT-LLM", "emulated": "emulated"}
-        legend = [(engine, word, counts[engine]) for engine, word in words.items()]
+        engines = {"vllm": "vLLM", "vllm_cpu": "vLLM (CPU)", "tensorrt_llm": "TensorRT-LLM", "emulated": "emulated"}
+        legend = [(engine, word, counts[engine]) for engine, word in engines.items()]
     else:
         legend = [("used", "used", counts["used"])]
     return gpumap.build(nodes, legend, dense=dense)

@@ -90,7 +90,7 @@ def money(value: Any, figures: int = 3, currency: str = "USD") -> str:
 def percent(share: Any, figures: int = 2) -> str:
     """A share as a percentage: 0.143 -> 14 %."""
     number = as_float(share)
-    return "–" if number is None else f"{sig(number * 100, figures)} %"
+    return "–" if number is None else f"{sig(round(number * 100, 9), figures)} %"
 
 
 def signed_percent(share: Any) -> str:

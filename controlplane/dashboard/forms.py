@@ -126,7 +126,7 @@ class WorkloadForm(forms.ModelForm):
         """Blank optional numbers take the model's defaults; lengths become planner JSON."""
         data = super().clean() or {}
         for name, value in list(data.items()):
-            if value is None and name in self._meta.fields and not self.instance._meta.get_field(name).null:
+            if value is None and name in self.Meta.fields and not self.instance._meta.get_field(name).null:
                 data[name] = self.instance._meta.get_field(name).get_default()
         for side in ("input", "output"):
             stored = getattr(self.instance, f"{side}_tokens")
@@ -142,9 +142,6 @@ class WorkloadForm(forms.ModelForm):
             rest = [message for key, value in error.error_dict.items() if key not in known for message in value]
             error.error_dict = {**known, **({"__all__": rest} if rest else {})}
         super().add_error(moved.get(field, field) if field else field, error)
-
-    def _get_validation_exclusions(self) -> set[str]:
-        return super()._get_validation_exclusions() - {"input_tokens", "output_tokens"}
 
 
 class SloForm(forms.ModelForm):
@@ -292,4 +289,4 @@ class DeploymentForm(forms.Form):
 
 def gpu_names() -> list[str]:
     """Catalogue names of all GPUs."""
-    return [getattr(gpu, "name", gpu) for gpu in catalog.list_gpus()]
+    return [gpu.name for gpu in catalog.list_gpus()]

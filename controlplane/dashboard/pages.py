@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from controlplane.core.access import has_role, require
-from controlplane.core.models import Role
+from controlplane.core.models import Role, User
 from planner.errors import PlannerError
 
 View = Callable[..., HttpResponse]
@@ -60,12 +60,17 @@ def page(role: Role = Role.VIEWER) -> Callable[[View], View]:
         @login_required
         @wraps(view)
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            require(request.user, role)  # type: ignore[arg-type]
+            require(actor(request), role)
             return view(request, *args, **kwargs)
 
         return inner
 
     return wrap
+
+
+def actor(request: HttpRequest) -> User:
+    """Who is signed in; only for pages behind a sign-in."""
+    return cast(User, request.user)
 
 
 def act(view: View) -> View:

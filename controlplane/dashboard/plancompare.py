@@ -55,12 +55,12 @@ def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str
         ("GPUs stranded", lambda r: fmt.sig((r.get("stranded_after") or {}).get("stranded_gpus"))),
         ("Replicas unplaced", lambda r: sum(u["replicas"] for u in r.get("unplaced", ()))),
     ):
-        before, after = value(a[1]), value(b[1])
-        totals.append({"field": word, "before": before, "after": after, "changed": before != after})
+        left, right = value(a[1]), value(b[1])
+        totals.append({"field": word, "before": left, "after": right, "changed": left != right})
     pairs = []
     for name in names:
-        left, right = sides[0].get(name), sides[1].get(name)
-        pairs.append({"name": name, "sides": (left, right), "changed": _choice(left) != _choice(right)})
+        both = sides[0].get(name), sides[1].get(name)
+        pairs.append({"name": name, "sides": both, "changed": _choice(both[0]) != _choice(both[1])})
     return {"totals": totals, "pairs": pairs}
 
 

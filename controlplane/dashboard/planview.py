@@ -308,7 +308,8 @@ def cost_chart(rows: Sequence[WorkloadRow]) -> Chart:
     table = []
     for row in rows:
         by_engine = {row.engine: row.usd_chosen, row.other_engine: row.usd_other}
-        table.append((row.name, *((by_engine.get(engine) or {}).get("value") for engine in ENGINES)))
+        vllm, trt = ((by_engine.get(engine) or {}).get("value") for engine in ENGINES)
+        table.append((row.name, vllm, trt))
     return figures.cost_by_workload(table)
 
 

@@ -74,7 +74,8 @@ def scenario_list() -> QuerySet[Scenario]:
 def usual_duration_s(kind: str) -> float | None:
     """Median running time of the last ten jobs of a kind that ended well."""
     rows = Job.objects.filter(kind=kind, state=Job.State.SUCCEEDED, started_at__isnull=False, finished_at__isnull=False)
-    spans = [(end - start).total_seconds() for start, end in rows.values_list("started_at", "finished_at")[:10]]
+    pairs = rows.values_list("started_at", "finished_at")[:10]
+    spans = [(end - start).total_seconds() for start, end in pairs if start and end]
     return statistics.median(spans) if spans else None
 
 

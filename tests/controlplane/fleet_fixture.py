@@ -185,7 +185,9 @@ def make_everything() -> dict[str, Any]:
     deployments = make_deployments(user, plan)
     job = make_job(user, "plan.compute", "succeeded", step="Stored.")
     make_job(user, "plan.compute", "running", step="Sizing support-chat on H200-SXM-141GB", progress=0.62)
-    make_job(user, "deployment.probe", "failed", error="The load generator lost the endpoint.", remedy="Look at the log.")
+    make_job(
+        user, "deployment.probe", "failed", error="The load generator lost the endpoint.", remedy="Look at the log."
+    )
     Deployment.objects.filter(pk=deployments[0].pk).update(job=job)
     real = [("output_tok_per_s", "tok/s", 650, 612), ("ttft_ms", "ms", 312, 290), ("tpot_ms", "ms", 23.6, 28.9)]
     fake = [("output_tok_per_s", "tok/s", 670, 668), ("ttft_ms", "ms", 142, 143), ("tpot_ms", "ms", 9.8, 9.9)]

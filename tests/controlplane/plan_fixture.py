@@ -30,7 +30,14 @@ from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTa
 PRICES = {
     "H100-SXM5-80GB": "2.40", "H200-SXM-141GB": "2.95", "L40S": "0.92", "MI300X": "2.10", "A10": "0.44", "B200-SXM": "4.60",
 }  # fmt: skip
-TOTAL_GIB = {"H100-SXM5-80GB": 79.2, "H200-SXM-141GB": 139.8, "L40S": 44.5, "MI300X": 191.7, "A10": 22.1, "B200-SXM": 178.4}
+TOTAL_GIB = {
+    "H100-SXM5-80GB": 79.2,
+    "H200-SXM-141GB": 139.8,
+    "L40S": 44.5,
+    "MI300X": 191.7,
+    "A10": 22.1,
+    "B200-SXM": 178.4,
+}
 POOLS = (
     # pool, site, GPU, nodes, GPUs a node, NVLink domain, state
     ("h100", "Frankfurt", "H100-SXM5-80GB", 5, 8, 8, "active"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django import template
@@ -32,7 +32,11 @@ STATE_WORDS = {
     "outside": "outside the band",
     "feasible": "feasible, time ran out",
 }
-INTERVAL_KEYS = ("value", "low", "high")
+
+
+NO_DATA = SafeString('<span class="n muted" title="no data">–</span>')
+NOTHING = SafeString('<span class="muted">none</span>')
+NEVER = SafeString('<span class="muted">never</span>')
 
 
 def _number(text: str, unit: str, title: str) -> SafeString:
@@ -56,7 +60,7 @@ def logo() -> SafeString:
 def num(value: Any, unit: str = "", figures: int = 3) -> SafeString:
     """A number of at most ``figures`` significant figures; the exact value on hover."""
     if fmt.as_float(value) is None:
-        return format_html('<span class="n muted" title="no data">–</span>')
+        return NO_DATA
     title = f"{fmt.exact(value)} {unit}".strip()
     return _number(fmt.sig(value, figures), unit, title)
 
@@ -66,7 +70,7 @@ def whole(value: Any, unit: str = "") -> SafeString:
     """A count, in full."""
     number = fmt.as_float(value)
     if number is None:
-        return format_html('<span class="n muted" title="no data">–</span>')
+        return NO_DATA
     return _number(f"{round(number):,}", unit, f"{fmt.exact(value)} {unit}".strip())
 
 
@@ -74,7 +78,7 @@ def whole(value: Any, unit: str = "") -> SafeString:
 def usd(value: Any, unit: str = "", figures: int = 3) -> SafeString:
     """An amount in USD; the exact amount on hover."""
     if fmt.as_float(value) is None:
-        return format_html('<span class="n muted" title="no data">–</span>')
+        return NO_DATA
     return _number(fmt.money(value, figures), unit, f"${fmt.exact(value)} {unit}".strip())
 
 
@@ -83,7 +87,7 @@ def price(value: Any, unit: str = "") -> SafeString:
     """An hourly price with two decimals, so that columns align."""
     number = fmt.as_float(value)
     if number is None:
-        return format_html('<span class="n muted" title="no data">–</span>')
+        return NO_DATA
     return _number(f"${number:,.2f}", unit, f"${fmt.exact(value)} {unit}".strip())
 
 
@@ -91,20 +95,20 @@ def price(value: Any, unit: str = "") -> SafeString:
 def share(value: Any, figures: int = 2) -> SafeString:
     """A share as a percentage."""
     if fmt.as_float(value) is None:
-        return format_html('<span class="n muted" title="no data">–</span>')
+        return NO_DATA
     return _number(fmt.percent(value, figures), "", f"{fmt.exact(float(value) * 100)} %")
 
 
 def _bounds(interval: Any) -> tuple[Any, Any, Any]:
-    if interval is None:
+    if not interval:  # an undefined template variable is empty text
         return None, None, None
     if isinstance(interval, Mapping):
         low, high = interval.get("low"), interval.get("high")
         return interval.get("value"), low, high
-    return tuple(getattr(interval, key) for key in INTERVAL_KEYS)  # type: ignore[return-value]
+    return interval.value, interval.low, interval.high
 
 
-_INTERVAL_WORDS = {"usd": fmt.money, "share": fmt.percent}
+_INTERVAL_WORDS: dict[str, Callable[[Any], str]] = {"usd": fmt.money, "share": fmt.percent}
 
 
 @register.simple_tag
@@ -112,7 +116,7 @@ def ival(interval: Any, unit: str = "", kind: str = "") -> SafeString:
     """A prediction with its 80 % band: 18.8 (17.9–20.1) ms. ``kind`` usd or share changes the format."""
     value, low, high = _bounds(interval)
     if fmt.as_float(value) is None:
-        return format_html('<span class="n muted" title="no data">–</span>')
+        return NO_DATA
     banded = fmt.as_float(low) is not None and fmt.as_float(high) is not None
 
     def show(number: Any) -> str:
@@ -212,7 +216,7 @@ def validation(row: Any) -> SafeString:
 def engine(name: str | None) -> SafeString:
     """An engine's name beside its colour."""
     if not name:
-        return format_html('<span class="muted">none</span>')
+        return NOTHING
     css = {"vllm_cpu": "vllm"}.get(name, name)
     return format_html('<span class="engine {}">{}</span>', css, fmt.engine_label(name))
 
@@ -298,7 +302,7 @@ def duration(value: Any) -> str:
 def when(moment: dt.datetime | None) -> SafeString:
     """How long ago, with the moment on hover."""
     if moment is None:
-        return format_html('<span class="muted">never</span>')
+        return NEVER
     iso = moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return format_html(
         '<time class="n" datetime="{}" title="{}">{}</time>', moment.isoformat(), iso, fmt.ago(moment, timezone.now())

@@ -14,7 +14,7 @@ from django.shortcuts import get_object_or_404, redirect
 from controlplane.core.models import Role
 from controlplane.dashboard import figures, phases, selectors
 from controlplane.dashboard.forms import DeploymentForm, ProbeForm
-from controlplane.dashboard.pages import act, page, paginate, sentence, show
+from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.deployments import probing, services
 from controlplane.deployments.models import Deployment, Validation
@@ -73,7 +73,7 @@ def create(request: HttpRequest) -> HttpResponse:
     form = DeploymentForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            record = services.create_deployment(actor=request.user, **form.arguments())  # type: ignore[arg-type]
+            record = services.create_deployment(actor=actor(request), **form.arguments())
         except (ValidationError, PlannerError, PermissionDenied) as error:
             form.add_error(None, sentence(error))
         else:
@@ -87,7 +87,7 @@ def launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Start the engine of a deployment."""
     record = get_object_or_404(Deployment, pk=pk)
     emulated = request.POST.get("emulated") == "1"
-    services.launch_deployment(actor=request.user, deployment=record, emulated=emulated)  # type: ignore[arg-type]
+    services.launch_deployment(actor=actor(request), deployment=record, emulated=emulated)
     return redirect("dashboard:deployment", record.pk)
 
 
@@ -95,7 +95,7 @@ def launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 def stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Stop the engine of a deployment."""
     record = get_object_or_404(Deployment, pk=pk)
-    services.stop_deployment(actor=request.user, deployment=record)  # type: ignore[arg-type]
+    services.stop_deployment(actor=actor(request), deployment=record)
     return redirect("dashboard:deployment", record.pk)
 
 
@@ -108,7 +108,7 @@ def probe(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         raise ValidationError(
             [f"{form[name].label}: {text}" for name, errors in form.errors.items() for text in errors]
         )
-    probing.probe_deployment(actor=request.user, deployment=record, load=form.load())  # type: ignore[arg-type]
+    probing.probe_deployment(actor=actor(request), deployment=record, load=form.load())
     messages.info(request, "The probe is queued.")
     return redirect("dashboard:deployment", record.pk)
 

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.dashboard import fleetview
-from controlplane.dashboard.pages import act, page, show
+from controlplane.dashboard.pages import act, actor, page, show
 from controlplane.inventory import services
 from controlplane.inventory.models import Node
 
@@ -82,6 +82,6 @@ def discovered(request: HttpRequest) -> HttpResponse:
 def discover(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask a node's worker what is in its host."""
     record = get_object_or_404(Node, slug=slug)
-    job = services.discover_node(actor=request.user, node=record)  # type: ignore[arg-type]
+    job = services.discover_node(actor=actor(request), node=record)
     messages.info(request, f"Looking into {record.name}.")
     return redirect("dashboard:job", job.pk)

@@ -12,7 +12,7 @@ from django.utils import timezone
 from controlplane.core.access import has_role
 from controlplane.core.models import Role
 from controlplane.dashboard import fmt, selectors
-from controlplane.dashboard.pages import act, back, page, paginate, show
+from controlplane.dashboard.pages import act, actor, back, page, paginate, show
 from controlplane.jobs import services
 from controlplane.jobs.models import Job
 
@@ -70,7 +70,7 @@ def progress(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 @act
 def cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Ask a job to stop."""
-    record = services.request_cancel(actor=request.user, job=get_object_or_404(Job, pk=pk))  # type: ignore[arg-type]
+    record = services.request_cancel(actor=actor(request), job=get_object_or_404(Job, pk=pk))
     messages.info(request, f"{fmt.job_words(record.kind)}: cancel requested.")
     return redirect(back(request))
 
@@ -78,5 +78,5 @@ def cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 @act
 def retry(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Submit a job that ended badly again."""
-    record = services.retry_job(actor=request.user, job=get_object_or_404(Job, pk=pk))  # type: ignore[arg-type]
+    record = services.retry_job(actor=actor(request), job=get_object_or_404(Job, pk=pk))
     return redirect("dashboard:job", record.pk)

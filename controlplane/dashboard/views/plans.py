@@ -14,7 +14,7 @@ from django.urls import reverse
 from controlplane.core.models import Role
 from controlplane.dashboard import figures, plancompare, planview, selectors
 from controlplane.dashboard.forms import ScenarioForm
-from controlplane.dashboard.pages import act, page, paginate, sentence, show
+from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.planning import services
 from controlplane.planning.models import Plan, Scenario
@@ -39,12 +39,12 @@ def scenario(request: HttpRequest, slug: str | None = None) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             saved = services.save_scenario(
-                actor=request.user,  # type: ignore[arg-type]
+                actor=actor(request),
                 scenario=form.instance,
                 sites=list(form.cleaned_data["sites"]),
                 workloads=list(form.cleaned_data["workloads"]),
             )
-            plan = services.compute_plan(actor=request.user, scenario=saved)  # type: ignore[arg-type]
+            plan = services.compute_plan(actor=actor(request), scenario=saved)
         except ValidationError as error:
             form.add_error(None, sentence(error))
         else:
@@ -57,7 +57,7 @@ def scenario(request: HttpRequest, slug: str | None = None) -> HttpResponse:
 def compute(request: HttpRequest, slug: str) -> HttpResponse:
     """Compute one more plan of a scenario."""
     record = get_object_or_404(Scenario, slug=slug)
-    plan = services.compute_plan(actor=request.user, scenario=record)  # type: ignore[arg-type]
+    plan = services.compute_plan(actor=actor(request), scenario=record)
     return redirect("dashboard:plan", plan.pk)
 
 
@@ -147,9 +147,7 @@ def plan_node(request: HttpRequest, pk: int, name: str) -> HttpResponse:
 def compare(request: HttpRequest) -> HttpResponse:
     """Two plans side by side."""
     ready = Plan.objects.filter(result__isnull=False).select_related("scenario")
-    picked = [
-        ready.filter(pk=request.GET.get(key)).first() if request.GET.get(key, "").isdigit() else None for key in "ab"
-    ]
+    picked = [_pick(ready, request.GET.get(key, "")) for key in "ab"]
     context: dict[str, Any] = {
         "a": picked[0],
         "b": picked[1],
@@ -161,6 +159,10 @@ def compare(request: HttpRequest) -> HttpResponse:
     return show(request, "dashboard/plan_compare.html", context)
 
 
+def _pick(plans: models.QuerySet[Plan], key: str) -> Plan | None:
+    return plans.filter(pk=int(key)).first() if key.isdigit() else None
+
+
 def _sides(record: Plan) -> tuple[Any, Any, str]:
     return record.request or {}, record.result or {}, str(record)
 
@@ -168,7 +170,7 @@ def _sides(record: Plan) -> tuple[Any, Any, str]:
 @act
 def approve(request: HttpRequest, pk: int) -> HttpResponse:
     """Put a plan in force; its placements become deployments that wait to be launched."""
-    record = services.approve_plan(actor=request.user, plan=_plan(pk))  # type: ignore[arg-type]
+    record = services.approve_plan(actor=actor(request), plan=_plan(pk))
     messages.info(request, f"{record} is in force. Its deployments wait to be launched.")
     return redirect(f"{reverse('dashboard:deployments')}?plan={record.pk}")
 

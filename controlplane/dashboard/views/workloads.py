@@ -14,7 +14,7 @@ from controlplane.core.models import Role
 from controlplane.dashboard import figures_load, memoryview, palette, selectors
 from controlplane.dashboard.chart import Chart
 from controlplane.dashboard.forms import MemoryForm, ModelUploadForm, SloFormSet, WorkloadForm
-from controlplane.dashboard.pages import act, page, paginate, show
+from controlplane.dashboard.pages import act, actor, page, paginate, show
 from controlplane.inventory.models import GpuModel
 from controlplane.workloads import services
 from controlplane.workloads.models import SloTarget, Workload
@@ -109,10 +109,10 @@ def edit(request: HttpRequest, slug: str | None = None) -> HttpResponse:
         ]
         try:
             saved = services.save_workload(
-                actor=request.user,
+                actor=actor(request),
                 workload=form.instance,
                 slo=targets,
-                expected_version=version,  # type: ignore[arg-type]
+                expected_version=version,
             )
         except ValidationError as error:
             form.add_error(None, error)
@@ -146,7 +146,7 @@ def _drawn_charts(form: WorkloadForm) -> list[Chart]:
 def delete(request: HttpRequest, slug: str) -> HttpResponse:
     """Delete a workload."""
     record = get_object_or_404(Workload, slug=slug)
-    services.delete_workload(actor=request.user, workload=record)  # type: ignore[arg-type]
+    services.delete_workload(actor=actor(request), workload=record)
     messages.info(request, f"{record.name} is deleted.")
     return redirect("dashboard:workloads")
 
@@ -178,7 +178,7 @@ def upload_model(request: HttpRequest) -> HttpResponse:
         data = form.cleaned_data
         try:
             row = services.upload_model(
-                actor=request.user, model_id=data["model_id"], config=data["config"].read(),  # type: ignore[arg-type]
+                actor=actor(request), model_id=data["model_id"], config=data["config"].read(),
                 quant_config=data["quant_config"].read() if data["quant_config"] else None, source=data["source"],
             )  # fmt: skip
         except ValidationError as error:

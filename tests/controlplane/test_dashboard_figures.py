@@ -1,0 +1,227 @@
+"""Figures as data: what is drawn, what the table holds, and that both say the same."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.dashboard import chart, figures, figures_load, fmt, gpumap, palette, plancompare, planview
+from planner.jsonio import to_json
+from tests.controlplane import plan_fixture
+
+REQUEST, RESULT = to_json(plan_fixture.plan_request()), to_json(plan_fixture.plan_result())
+ROWS = planview.workload_rows(REQUEST, RESULT)
+
+
+def row(name: str) -> planview.WorkloadRow:
+    return next(row for row in ROWS if row.name == name)
+
+
+def test_pareto_draws_every_feasible_candidate_and_rings_the_choice() -> None:
+    code = row("code-completion")
+    made = figures.pareto(code.candidates, code.verdict["chosen"], "code-completion")
+    feasible = [c for c in code.candidates if c["status"] == "ok"]
+    assert len(made.rows) == len(feasible) == 5
+    markers = [trace for trace in made.figure.data if trace.mode == "markers"]
+    assert sum(len(trace.x) for trace in markers) == 5
+    assert sum(list(trace.marker.size).count(13) for trace in markers) == 1
+    assert {trace.name for trace in markers} == {"vLLM", "TensorRT-LLM"}
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)), min_size=1, max_size=40))
+def test_frontier_is_not_beaten_and_beats_the_rest(points: list[tuple[float, float]]) -> None:
+    front = figures.frontier(points)
+    assert front
+    for x, y in points:
+        assert any(fx >= x and fy >= y for fx, fy in front)
+    for x, y in front:
+        assert not any((a > x and b >= y) or (a >= x and b > y) for a, b in points)
+
+
+def test_memory_parts_add_up_to_the_card() -> None:
+    for item in ROWS:
+        assert item.chosen is not None
+        parts = figures.memory_segments(item.chosen["memory"])
+        assert sum(size for _, _, size, _ in parts) == pytest.approx(item.chosen["memory"]["total_gib"])
+    made = planview.memory_chart(ROWS)
+    assert len(made.rows) == 6
+    stacked = [sum(trace.x[0] for trace in made.figure.data)]
+    assert stacked[0] == pytest.approx(made.rows[0][-1])
+
+
+def test_negative_kv_leaves_no_negative_bar() -> None:
+    parts = figures.memory_segments({"total_gib": 22.1, "weights_gib": 30.0, "kv_gib": -9.4})
+    assert [key for key, *_ in parts] == ["weights"]
+
+
+def test_cost_parts_add_up_to_the_bill() -> None:
+    parts = planview.monthly_parts(ROWS)
+    made = figures.cost_split(parts)
+    assert made.rows[-1] == ("Bill", sum((Decimal(v) for _, v in parts), Decimal(0)))
+    month = sum((Decimal(r.chosen["cost"]["usd_per_month"]) for r in ROWS if r.chosen), Decimal(0))
+    assert made.rows[-1][1] == month
+
+
+def test_scatter_keeps_emulated_apart_and_leaves_out_rows_without_prediction() -> None:
+    rows = [
+        {"label": "a", "engine": "vllm", "predicted": 20.0, "low": 18.0, "high": 22.0, "measured": 21.0},
+        {
+            "label": "b",
+            "engine": "vllm",
+            "predicted": 20.0,
+            "low": 18.0,
+            "high": 22.0,
+            "measured": 9.0,
+            "emulated": True,
+        },
+        {"label": "c", "engine": "vllm", "predicted": None, "measured": 9.0},
+    ]
+    made = figures.predicted_measured(rows, metric="TPOT", unit="ms")
+    assert [r[0] for r in made.rows] == ["a", "b"]
+    points = [trace for trace in made.figure.data if trace.mode == "markers"]
+    assert [trace.marker.symbol for trace in points] == ["circle", "circle-x-open"]
+    assert list(points[0].error_x.array) == [2.0]
+
+
+def test_length_distribution_counts_every_request() -> None:
+    samples = np.random.default_rng(0).lognormal(7, 1, 3000).astype(int).tolist()
+    made = figures_load.length_distribution(samples, ident="x", title="Input length")
+    assert sum(r[1] for r in made.rows) == 3000
+    assert made.figure.layout.xaxis.type == "log"
+    assert "Median" in made.note
+    assert figures_load.length_distribution([512] * 10, ident="x", title="x").rows
+
+
+def test_arrivals_and_load_curve_mark_the_limits() -> None:
+    made = figures_load.arrivals([float(t) for t in range(601)])
+    assert made.rows[0][2] == pytest.approx(1.0, rel=0.2)
+    points = [{"rate_per_s": r, "value": 10.0 * r, "low": 9.0 * r, "high": 11.0 * r} for r in (1, 2, 3)]
+    curve = figures_load.load_curve(points, metric="TTFT", unit="ms", engine="vllm", limit=25, knee=2.5)
+    assert [note.text for note in curve.figure.layout.annotations] == ["SLO 25 ms", "knee 2.50 req/s"]
+    assert curve.figure.data[0].fill == "toself"
+
+
+def test_kv_and_timeline_figures_hold_their_data() -> None:
+    reports = [("Contiguous", {"live": 0.31, "reserved": 0.69}), ("Paged", {"live": 0.96, "last_block": 0.04})]
+    waste = figures_load.kv_fragmentation(reports)
+    assert waste.rows[0][1:3] == (31.0, 69.0)
+    line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 3], "kv_used": [0.1, 0.2]}
+    assert figures_load.burst_timeline(line).rows[1] == (1.0, 2, 3, 20.0)
+
+
+def test_every_colour_of_a_figure_is_known_to_the_dark_theme() -> None:
+    """Text, axes and surfaces must all have a dark partner, else they vanish on the dark surface."""
+    made = planview.cost_chart(ROWS)
+    layout = json.loads(made.figure.to_json())["layout"]
+    used = {layout["template"]["layout"]["font"]["color"], layout["template"]["layout"]["yaxis"]["gridcolor"]}
+    assert used <= set(palette.DARK)
+    payload = json.loads(made.payload)
+    assert payload["dark"][palette.TEXT_2]
+    assert "<" not in made.payload
+
+
+def test_table_cells_follow_the_columns() -> None:
+    made = chart.make(
+        "x", "X", [], {}, [chart.Column("A", numeric=False), chart.Column("B", "ms")], [("a", 12.3456), ("b", None)]
+    )
+    assert made.cells == [[(False, "a", "a"), (True, "12.35", "12.3456")], [(False, "b", "b"), (True, "–", "")]]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5355.2, "5,360"), (18.84, "18.8"), (0.4137, "0.414"), (0, "0"), (38.0, "38"), (2.997, "3.00"), (-4.2, "−4.20"),
+     (None, "–"), (float("nan"), "–"), (999.9, "1,000"), (1e7, "10,000,000")],
+)  # fmt: skip
+def test_three_significant_figures(value: float | None, text: str) -> None:
+    assert fmt.sig(value) == text
+
+
+@given(st.floats(1e-6, 1e12))
+def test_rounding_stays_within_half_a_percent(value: float) -> None:
+    assert float(fmt.sig(value).replace(",", "")) == pytest.approx(value, rel=0.00502)
+
+
+def test_words_for_money_share_and_time() -> None:
+    assert fmt.money(Decimal("61.38")) == "$61.40"
+    assert fmt.money(-1230.4) == "−$1,230"
+    assert fmt.percent(0.143) == "14 %"
+    assert fmt.signed_percent(0.07) == "+7 %"
+    assert [fmt.duration(s) for s in (0.85, 12.3, 250, 12000, 190000)] == [
+        "850 ms", "12.3 s", "4 min 10 s", "3 h 20 min", "2 d 4 h",
+    ]  # fmt: skip
+
+
+def test_workload_rows_join_verdict_candidates_and_nodes() -> None:
+    code, chat, embed = row("code-completion"), row("support-chat"), row("embed-search")
+    assert (code.engine, code.other_engine) == ("tensorrt_llm", "vllm")
+    assert sum(gpus for _, gpus in code.nodes) == code.gpus == 6
+    assert chat.look == "close"
+    assert chat.state[0] == "attention"
+    assert embed.other is None
+    assert embed.other_reason == "TensorRT-LLM does not serve embedding models."
+    assert embed.usd_unit == "/ M tok, all"
+    assert code.lengths == "1,850 → 28 tokens"
+    assert code.slo_words == "TTFT p90 ≤ 400 ms, TPOT p90 ≤ 25 ms"
+
+
+def test_margin_bar_holds_zero_and_the_band() -> None:
+    for item in ROWS:
+        if item.margin:
+            assert 0 <= item.margin.low <= item.margin.value <= item.margin.high <= 100
+            assert 0 <= item.margin.zero <= 100
+
+
+def test_a_workload_without_candidates_is_a_state() -> None:
+    request = {"workloads": [REQUEST["workloads"][0]], "nodes": []}
+    verdict = {"workload": "code-completion", "chosen": None, "runner_up": None, "engine": None, "margin": None,
+               "too_close": False, "sentence": "Fits nowhere: weights take 61 GiB.", "reasons": []}  # fmt: skip
+    only = planview.workload_rows(request, {"verdicts": [verdict]})[0]
+    assert only.look == "none"
+    assert only.state == ("infeasible", "Fits nowhere")
+    assert only.usd_chosen is None
+    assert planview.usd_per_mtok_output([only]) is None
+
+
+def test_comparison_marks_what_differs() -> None:
+    other = json.loads(json.dumps(RESULT))
+    other["usd_per_hour"] = "70.00"
+    other["verdicts"][0]["chosen"] = other["verdicts"][0]["runner_up"]
+    found = plancompare.comparison((REQUEST, RESULT, "a"), (REQUEST, other, "b"))
+    assert [t["field"] for t in found["totals"] if t["changed"]] == ["$ / h, placed GPUs"]
+    assert [p["name"] for p in found["pairs"] if p["changed"]] == ["code-completion"]
+
+
+def test_map_colours_each_gpu_once_and_outlines_the_stranded() -> None:
+    made = planview.placement_map(REQUEST, RESULT, "/plans/1/nodes/")
+    counts = {entry.word: entry.gpus for entry in made.legend}
+    assert sum(counts.values()) == made.gpus == 132
+    assert counts["free, but stranded"] == 3
+    assert counts["planned"] == 16
+    assert counts["agent-tools"] == 8
+
+
+def test_map_of_1200_nodes_stays_small() -> None:
+    nodes = [
+        gpumap.MapNode(f"n{i}", f"node-{i:04d}", "Site", "A100", 8 if i % 3 else 2, 8 if i % 3 else 1, "active",
+                       tuple("w0" if (i + g) % 5 else "f" for g in range(8 if i % 3 else 2)), "", f"/fleet/nodes/n{i}/")
+        for i in range(1200)
+    ]  # fmt: skip
+    made = gpumap.build(nodes, [("w0", "one", 1)])
+    size = sum(len(kind.markup) for site in made.sites for kind in site.kinds)
+    assert made.dense
+    assert size < 900_000
+    assert (
+        made.sites[0].kinds[0].markup.count('tabindex="0"') + made.sites[0].kinds[1].markup.count('tabindex="0"') == 1
+    )
+
+
+def test_map_escapes_names() -> None:
+    node = gpumap.MapNode("n", "<b>&", "S", "A10", 1, 1, "active", ("f",), "", "/n/")
+    markup = gpumap.build([node], []).sites[0].kinds[0].markup
+    assert "<b>" not in markup
+    assert "&lt;b&gt;&amp;" in markup

@@ -1,0 +1,336 @@
+"""Every page for each role, the acts behind the buttons, and how many queries the lists take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from controlplane.core.models import Role, User
+from controlplane.deployments.models import Deployment, ProbeRun
+from controlplane.inventory.models import Gpu, Node, NodeType, Site
+from controlplane.jobs.models import Job
+from controlplane.planning.models import Plan, Scenario
+from controlplane.workloads.models import Workload
+from tests.controlplane import fleet_fixture
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def sample(db: None) -> dict[str, Any]:
+    return fleet_fixture.make_everything()
+
+
+@pytest.fixture
+def sign_in(client: Client) -> Callable[[User], Client]:
+    def inner(user: User) -> Client:
+        client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+        return client
+
+    return inner
+
+
+@pytest.fixture
+def admin_page(sample: dict[str, Any], sign_in: Callable[[User], Client]) -> Client:
+    return sign_in(sample["user"])
+
+
+def paths(sample: dict[str, Any]) -> list[str]:
+    plan, job = sample["plan"].pk, sample["job"].pk
+    return [
+        "/", "/help/", "/rules/", "/fleet/", "/fleet/?by=engine", "/fleet/?by=use", "/fleet/?by=nonsense", "/fleet/nodes/",
+        "/fleet/nodes/?site=oslo&gpu=MI300X&state=active", "/fleet/nodes/osl-h200-01/", "/fleet/prices/",
+        "/fleet/discovered/", "/workloads/", "/workloads/?q=qwen&kind=agent", "/workloads/new/", "/workloads/agent-tools/",
+        "/workloads/agent-tools/edit/", "/workloads/models/Qwen/Qwen3-32B/", "/workloads/models/add/", "/memory/",
+        "/memory/?model=Qwen/Qwen3-32B&gpu=A10&engine=tensorrt_llm", "/plans/", "/plans/?state=ready", "/plans/new/",
+        "/plans/compare/", f"/plans/compare/?a={plan}&b={sample['other'].pk}", f"/plans/{plan}/",
+        f"/plans/{plan}/workloads/code-completion/", f"/plans/{plan}/workloads/embed-search/",
+        f"/plans/{plan}/nodes/fra-h100-01/", "/deployments/", "/deployments/?state=ready", "/deployments/new/",
+        *[f"/deployments/{row.pk}/" for row in sample["deployments"]], "/validation/", "/validation/?emulated=no",
+        "/jobs/", "/jobs/?state=failed", f"/jobs/{job}/", f"/jobs/{job}/progress/",
+    ]  # fmt: skip
+
+
+def test_every_page_opens_and_obeys_the_policy(sample: dict[str, Any], admin_page: Client) -> None:
+    for path in paths(sample):
+        answer = admin_page.get(path)
+        assert answer.status_code == 200, path
+        body = answer.content.decode()
+        outside = re.sub(r"<script.*?</script>", "", body, flags=re.S)
+        assert " style=" not in outside, path
+        assert not re.search(r"\son\w+=", outside), path
+        assert "Oops" not in body
+        assert "successfully" not in body
+        policy = answer.headers["Content-Security-Policy"]
+        assert "unsafe-inline" not in policy
+        assert "unsafe-eval" not in policy
+
+
+def test_pages_need_a_sign_in(client: Client) -> None:
+    for path in ("/", "/fleet/", "/plans/", "/jobs/"):
+        answer = client.get(path)
+        assert answer.status_code == 302
+        assert answer.headers["Location"].startswith("/login/?next=")
+
+
+def test_sign_in_and_out(client: Client) -> None:
+    fleet_fixture.make_user("eve", Role.VIEWER)
+    wrong = client.post("/login/", {"username": "eve", "password": "no"})
+    assert "do not match an account" in wrong.content.decode()
+    right = client.post(
+        "/login/?next=/fleet/", {"username": "eve", "password": fleet_fixture.PASSWORD, "next": "/fleet/"}
+    )
+    assert right.headers["Location"] == "/fleet/"
+    assert client.post("/logout/").headers["Location"] == "/login/"
+
+
+def test_pages_of_an_empty_installation_say_what_to_do_next(sign_in: Callable[[User], Client]) -> None:
+    page = sign_in(fleet_fixture.make_user())
+    for path, words in (
+        ("/", "Add a site, a node type and nodes to begin."), ("/fleet/", "No nodes yet"), ("/workloads/", "Describe a workload"),
+        ("/plans/", "New scenario"), ("/deployments/", "No deployments yet"), ("/validation/", "Nothing measured yet"),
+        ("/jobs/", "No jobs yet"), ("/rules/", "No plan has checked them yet"), ("/fleet/prices/", "No GPU models yet"),
+    ):  # fmt: skip
+        answer = page.get(path)
+        assert answer.status_code == 200
+        assert words in answer.content.decode(), path
+
+
+def test_a_viewer_sees_everything_and_changes_nothing(
+    sample: dict[str, Any], sign_in: Callable[[User], Client], sent: list[Any]
+) -> None:
+    page = sign_in(fleet_fixture.make_user("eve", Role.VIEWER))
+    plan, row = sample["plan"].pk, sample["deployments"][0]
+    for path in paths(sample):
+        expected = 403 if re.search(r"/(new|edit|add)/$", path) else 200
+        assert page.get(path).status_code == expected, path
+    assert "Your role is viewer" in page.get("/plans/new/").content.decode()
+    body = page.get(f"/deployments/{row.pk}/").content.decode()
+    assert "/stop/" not in body
+    for path in (f"/plans/{plan}/approve/", f"/deployments/{row.pk}/stop/", "/workloads/agent-tools/delete/"):
+        page.post(path, {"next": "/plans/"})
+    assert Deployment.objects.get(pk=row.pk).state == "ready"
+    assert Workload.objects.filter(slug="agent-tools").exists()
+    assert not sent
+
+
+def test_acts_are_posts_and_return_to_local_paths_only(sample: dict[str, Any], admin_page: Client) -> None:
+    path = reverse("dashboard:job_cancel", args=[sample["job"].pk])
+    assert admin_page.get(path).status_code == 405
+    assert admin_page.post(path, {"next": "https://elsewhere.example/"}).headers["Location"] == "/"
+    assert admin_page.post(path, {"next": "//elsewhere.example/"}).headers["Location"] == "/"
+    assert admin_page.post(path, {"next": "/jobs/"}).headers["Location"] == "/jobs/"
+
+
+def test_home_tells_use_cost_and_needs(sample: dict[str, Any], admin_page: Client) -> None:
+    body = admin_page.get("/").content.decode()
+    assert "Both sites, December #1 is in force" in body
+    assert re.search(r'32<span class="u">of 116</span>', body)
+    assert "CUDA out of memory while capturing graphs" in body
+    assert "H200 only #1 is computed and waits for approval." in body
+    assert "emulated-mark" in body
+
+
+def test_emulated_is_marked_wherever_it_counts(sample: dict[str, Any], admin_page: Client) -> None:
+    emulated = next(row for row in sample["deployments"] if row.emulated)
+    for path in ("/", "/deployments/", f"/deployments/{emulated.pk}/", "/validation/"):
+        assert "emulated-mark" in admin_page.get(path).content.decode(), path
+    real = next(row for row in sample["deployments"] if not row.emulated)
+    assert "emulated-mark" not in admin_page.get(f"/deployments/{real.pk}/").content.decode()
+    body = admin_page.get("/validation/").content.decode()
+    assert "2 of 3 measured figures lie in their predicted 80 % band" in body
+    assert "3 emulated comparisons are shown and not counted" in body
+
+
+def test_plan_page_shows_all_that_a_workload_needs(sample: dict[str, Any], admin_page: Client) -> None:
+    body = admin_page.get(f"/plans/{sample['plan'].pk}/").content.decode()
+    for words in (
+        "TensorRT-LLM is 24 % cheaper here (12–33 %)", "3 × 2 H100-SXM5-80GB", "TP 2, fp8", "fra-h100-01", "cannot serve it",
+        "Probe to settle", "1 replica without a place.", "Best fit", "free, but stranded",
+    ):  # fmt: skip
+        assert words in body, words
+
+
+def test_scenario_form_stores_and_computes(sample: dict[str, Any], admin_page: Client, sent: list[Any]) -> None:
+    workloads = [row.pk for row in sample["workloads"][:2]]
+    answer = admin_page.post(
+        "/plans/new/", {"name": "Two only", "mode": "owned", "workloads": workloads, "time_limit_s": "20", "notes": ""}
+    )
+    scenario = Scenario.objects.get(name="Two only")
+    plan = scenario.plans.get()
+    assert answer.headers["Location"] == f"/plans/{plan.pk}/"
+    assert plan.state == Plan.State.COMPUTING
+    assert scenario.workloads.count() == 2
+    page = admin_page.get(f"/plans/{plan.pk}/").content.decode()
+    assert f"/jobs/{plan.job_id}/progress/" in page
+    assert "every 1s" in page
+    wrong = admin_page.post("/plans/new/", {"name": "", "mode": "owned", "time_limit_s": "-1"})
+    assert wrong.status_code == 422
+
+
+def test_progress_reloads_the_page_when_the_job_is_over(sample: dict[str, Any], admin_page: Client) -> None:
+    done = admin_page.get(f"/jobs/{sample['job'].pk}/progress/", headers={"HX-Request": "true"})
+    assert done.headers["HX-Refresh"] == "true"
+    running = Job.objects.get(state="running")
+    live = admin_page.get(f"/jobs/{running.pk}/progress/", headers={"HX-Request": "true"})
+    assert "HX-Refresh" not in live.headers
+    assert "Sizing support-chat" in live.content.decode()
+    assert "expected" in live.content.decode()
+
+
+def test_approving_makes_deployments(sample: dict[str, Any], admin_page: Client) -> None:
+    answer = admin_page.post(f"/plans/{sample['other'].pk}/approve/", {"next": "/plans/"})
+    assert answer.headers["Location"].startswith("/deployments/")
+    assert Plan.objects.get(pk=sample["other"].pk).state == Plan.State.APPROVED
+    assert Deployment.objects.filter(plan=sample["other"]).count() == 16
+
+
+WORKLOAD = {
+    "name": "Night summaries", "kind": "summarise", "model_ref": "Qwen/Qwen3-32B", "trace": "", "load_kind": "open",
+    "rate_per_s": "2.5", "concurrency": "", "requests": "", "arrival": "poisson", "arrival_cv": "", "prefix_hit": "",
+    "priority": "", "tenant": "", "site": "", "adapters": "", "adapter_rank": "", "revisions_per_month": "",
+    "allowed_engines": ["vllm"], "allowed_precisions": ["as-config"], "max_model_len": "", "hours_per_month": "",
+    "mean_load_share": "", "notes": "", "input_kind": "uniform", "input_a": "2000", "input_b": "8000",
+    "output_kind": "normal", "output_a": "300", "output_b": "80", "slo-TOTAL_FORMS": "2", "slo-INITIAL_FORMS": "0",
+    "slo-MIN_NUM_FORMS": "0", "slo-MAX_NUM_FORMS": "12", "slo-0-metric": "ttft", "slo-0-stat": "p90",
+    "slo-0-limit_ms": "900", "slo-1-metric": "", "slo-1-stat": "p90", "slo-1-limit_ms": "",
+}  # fmt: skip
+
+
+def test_workload_form_round_trip(sample: dict[str, Any], admin_page: Client) -> None:
+    answer = admin_page.post("/workloads/new/", WORKLOAD)
+    assert answer.status_code == 302
+    row = Workload.objects.get(name="Night summaries")
+    assert row.input_tokens == {"kind": "uniform", "low": 2000, "high": 8000}
+    assert row.output_tokens == {"kind": "normal", "mean": 300.0, "sd": 80.0}
+    assert [(t.metric, t.limit_ms) for t in row.slo_targets.all()] == [("ttft", 900.0)]
+    assert (row.priority, row.hours_per_month) == (100, 730.0)
+    target = row.slo_targets.get()
+    changed = {
+        **WORKLOAD, "rate_per_s": "3", "slo-INITIAL_FORMS": "1", "slo-0-id": target.pk, "slo-0-limit_ms": "700",
+    }  # fmt: skip
+    assert admin_page.post(f"/workloads/{row.slug}/edit/", changed).status_code == 302
+    row.refresh_from_db()
+    assert row.rate_per_s == 3.0
+    assert [t.limit_ms for t in row.slo_targets.all()] == [700.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_ref": "no/such-model"}, "no/such-model"),
+        ({"input_a": "9000", "input_b": "10"}, "below low"),
+        ({"output_a": "0", "output_kind": "fixed"}, "Lengths must lie between"),
+        ({"rate_per_s": "0"}, "rate above 0"),
+        ({"input_kind": "trace"}, "need a trace"),
+    ],
+)
+def test_workload_form_says_what_is_wrong(sample: dict[str, Any], admin_page: Client, change: dict, words: str) -> None:
+    answer = admin_page.post("/workloads/new/", {**WORKLOAD, **change})
+    assert answer.status_code == 422
+    assert words in answer.content.decode()
+    assert not Workload.objects.filter(name="Night summaries").exists()
+
+
+def test_lengths_are_drawn_while_typing(sample: dict[str, Any], admin_page: Client) -> None:
+    body = admin_page.post("/workloads/draw/", WORKLOAD, headers={"HX-Request": "true"}).content.decode()
+    assert "figure-input-lengths" in body
+    assert "figure-output-lengths" in body
+    half = admin_page.post("/workloads/draw/", {"input_kind": "normal", "input_a": "x"}, headers={"HX-Request": "true"})
+    assert half.status_code == 200
+
+
+def test_memory_page_answers_and_explains(admin_page: Client) -> None:
+    fits = admin_page.get("/memory/?model=Qwen/Qwen3-32B&gpu=H200-SXM-141GB&engine=vllm").content.decode()
+    assert "Fits with" in fits
+    assert "--max-num-seqs" in fits
+    too_big = admin_page.get("/memory/?model=Qwen/Qwen3-32B&gpu=A10&engine=vllm").content.decode()
+    assert "Does not fit." in too_big
+    unknown = admin_page.get("/memory/?model=no/such&gpu=A10&engine=vllm")
+    assert unknown.status_code == 200
+    assert "no/such" in unknown.content.decode()
+    part = admin_page.get("/memory/?model=Qwen/Qwen3-32B&gpu=A10", headers={"HX-Request": "true"}).content.decode()
+    assert "<html" not in part
+
+
+def test_node_panel_is_a_fragment(sample: dict[str, Any], admin_page: Client) -> None:
+    part = admin_page.get("/fleet/nodes/fra-h100-01/", headers={"HX-Request": "true"}).content.decode()
+    assert "<html" not in part
+    assert 'data-pins="n-fra-h100-01"' in part
+    assert "agent-tools" in part
+    assert admin_page.get("/fleet/nodes/none/").status_code == 404
+
+
+def test_probe_button_measures_the_stated_load(sample: dict[str, Any], admin_page: Client, sent: list[Any]) -> None:
+    row = sample["deployments"][0]
+    load = {"rate_per_s": "", "concurrency": "4", "input_tokens": "128", "output_tokens": "32", "requests": "20"}
+    answer = admin_page.post(f"/deployments/{row.pk}/probe/", {**load, "next": "/deployments/"})
+    assert answer.headers["Location"] == f"/deployments/{row.pk}/"
+    probes = ProbeRun.objects.filter(deployment=row).order_by("-created_at")
+    assert probes.count() == 2
+    assert probes[0].load["concurrency"] == 4
+    wrong = admin_page.post(
+        f"/deployments/{row.pk}/probe/", {**load, "requests": "x", "next": f"/deployments/{row.pk}/"}
+    )
+    assert wrong.headers["Location"] == f"/deployments/{row.pk}/"
+
+
+def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_page: Client) -> None:
+    from django.utils import timezone
+
+    node = Node.objects.get(slug="fra-a10-01")
+    Gpu.objects.filter(node=node, index=0).update(
+        discovered_name="NVIDIA A10", discovered_memory_mib=23028, driver_version="570.86", discovered_at=timezone.now()
+    )
+    Gpu.objects.filter(node=node, index=1).update(state=Gpu.State.MISSING)
+    body = admin_page.get("/fleet/discovered/").content.decode()
+    assert "1 × NVIDIA A10" in body
+    assert "fra-a10-01: 1 of 2 GPUs not found." in admin_page.get("/").content.decode()
+
+
+QUERIES = {
+    "/": 19,
+    "/fleet/": 9,
+    "/fleet/nodes/": 8,
+    "/fleet/discovered/": 9,
+    "/workloads/": 7,
+    "/plans/": 5,
+    "/deployments/": 5,
+    "/validation/": 8,
+    "/jobs/": 5,
+}
+
+
+@pytest.mark.parametrize("path", QUERIES)
+def test_lists_take_a_fixed_number_of_queries(
+    sample: dict[str, Any], admin_page: Client, django_assert_max_num_queries: Any, path: str
+) -> None:
+    kind, site = NodeType.objects.first(), Site.objects.first()
+    assert kind is not None
+    for number in range(30):
+        Node.objects.create(site=site, node_type=kind, name=f"more-{number}", slug=f"more-{number}")
+        fleet_fixture.make_job(sample["user"], "plan.compute", "succeeded")
+    for number in range(12):
+        first = sample["workloads"][0]
+        Workload.objects.create(name=f"w{number}", slug=f"w{number}", model_ref=first.model_ref, rate_per_s=1)
+        Deployment.objects.create(
+            name=f"d{number}",
+            node=sample["nodes"][number],
+            model_ref=first.model_ref,
+            engine="vllm",
+            planned_engine="vllm",
+        )
+        Plan.objects.create(scenario=sample["plan"].scenario, number=100 + number)
+    with django_assert_max_num_queries(QUERIES[path]):
+        assert admin_page.get(path).status_code == 200
+
+
+def test_unknown_paths_get_our_own_page(admin_page: Client) -> None:
+    answer = admin_page.get("/nothing/here/")
+    assert answer.status_code == 404
+    assert "There is nothing at this address." in answer.content.decode()

@@ -1,6 +1,6 @@
 """Memory: one ledger for fit, search, deploy gate and probe check."""
 
-from planner.memory.advise import advise, largest_context
+from planner.memory.advise import advise, fewer_sequences, largest_context
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.memory.ledger import kv_tokens_from_gib, ledger
 from planner.memory.types import MemoryLedger, Remedy
@@ -11,6 +11,7 @@ __all__ = [
     "MemoryLedger",
     "Remedy",
     "advise",
+    "fewer_sequences",
     "kv_layout",
     "kv_tokens_from_gib",
     "largest_context",

@@ -22,6 +22,7 @@ _SHORTEST = 256
 _MOST_RANKS = 16
 _TOKEN_BUDGETS = (8192, 4096, 2048, 1024, 512)
 _SEQUENCES = (512, 256, 128, 64, 32)
+_FEWEST_SEQUENCES = 16
 _SHARES = (0.92, 0.95, 0.97)
 _FEWER_BITS = ("fp8", "int8", "int4", "fp4")
 _LABEL = {EngineName.VLLM: "vLLM", EngineName.TENSORRT_LLM: "TensorRT-LLM"}
@@ -66,6 +67,28 @@ def advise(
         *_other_share(settings, fits),
     ]
     return tuple(remedies)
+
+
+def fewer_sequences(
+    model: ModelSpec, gpu: GpuSpec, settings: EngineSettings, *, expected_len: int | None = None
+) -> EngineSettings:
+    """``settings`` with ``max_num_seqs`` lowered to the largest power of two that fits, where that alone helps.
+
+    What an operator does when an engine's default refuses to start: state caches and samplers are sized by it. Settings
+    that fit, that state ``max_num_seqs``, or that do not fit at 16 either are returned as they are.
+    """
+    if settings.max_num_seqs is not None:
+        return settings
+    resolved = resolve(settings, model, gpu, expected_len=expected_len)
+    if ledger(model, gpu, resolved).fits:
+        return settings
+    sequences = 1 << (resolved.max_num_seqs - 1).bit_length() - 1
+    while sequences >= _FEWEST_SEQUENCES:
+        changed = replace(settings, max_num_seqs=sequences)
+        if ledger(model, gpu, resolve(changed, model, gpu, expected_len=expected_len)).fits:
+            return changed
+        sequences //= 2
+    return settings
 
 
 def largest_context(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings, *, total_gib: float | None = None) -> int:

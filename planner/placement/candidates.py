@@ -19,7 +19,7 @@ from planner.economics.operations import operations_use
 from planner.economics.types import CostBreakdown, GpuHourPrice
 from planner.engines import EngineName, EngineSettings, resolve, support
 from planner.errors import PlannerError, UnsupportedError
-from planner.memory import ledger
+from planner.memory import fewer_sequences, ledger
 from planner.models.spec import ModelSpec
 from planner.placement.fleet import fits_shape
 from planner.placement.problem import replicas_needed
@@ -157,6 +157,7 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
 
 
 def _instance(context: _Context, settings: EngineSettings) -> Instance:
+    settings = fewer_sequences(context.model, context.gpu, settings, expected_len=context.expected_len)
     resolved = resolve(settings, context.model, context.gpu, expected_len=context.expected_len)
     prompt = longest(context.workload.input_tokens)
     if not resolved.enable_chunked_prefill and settings.max_num_batched_tokens is None:

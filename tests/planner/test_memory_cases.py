@@ -11,7 +11,7 @@ from planner.catalog import get_model
 from planner.engines import EngineName, command_line, resolve
 from planner.errors import InputError, UnknownModelError
 from planner.evidence import Evidence
-from planner.memory import advise, kv_layout, kv_tokens_from_gib, largest_context
+from planner.memory import advise, fewer_sequences, kv_layout, kv_tokens_from_gib, largest_context
 from planner.memory.vllm_terms import multimodal_budget_tokens
 from planner.units import GIB
 
@@ -372,3 +372,17 @@ def test_every_remedy_makes_it_fit() -> None:
             if remedy.field == "max_num_batched_tokens":
                 changes["max_num_seqs"] = min(settings.max_num_seqs or int(remedy.value), int(remedy.value))
             assert account(model, h100(), replace(settings, **changes)).fits, remedy
+
+
+def test_sequences_are_lowered_until_a_default_starts() -> None:
+    model = get_model("Qwen/Qwen3.5-35B-A3B")
+    settings = trtllm(max_model_len=8192)
+    assert not account(model, gpu("H200"), settings).fits
+    lowered = fewer_sequences(model, gpu("H200"), settings)
+    assert lowered.max_num_seqs in (256, 512, 1024)
+    assert account(model, gpu("H200"), lowered).fits
+    assert not account(model, gpu("H200"), replace(lowered, max_num_seqs=2 * int(lowered.max_num_seqs or 0))).fits
+    fine = vllm("0.24.0", max_model_len=8192)
+    assert fewer_sequences(get_model(LLAMA_8B), h100(), fine) is fine
+    hopeless = vllm("0.24.0", max_model_len=8192)
+    assert fewer_sequences(get_model(LLAMA_70B), h100(), hopeless) is hopeless

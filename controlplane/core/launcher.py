@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import os
 import socket
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -94,16 +96,6 @@ def children(host: str, port: int, node_slug: str = LOCAL_SLUG) -> list[Child]:
     bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     celery = [python, "-W", "ignore", "-m", "celery", "--quiet"]
     quiet = ["--loglevel", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-    broker = settings.ENV.broker_url or "filesystem://"
-    node_env = {
-        "TONNAGE_DATA_DIR": str(settings.DATA_DIR),
-        "TONNAGE_BROKER_URL": broker,
-        "TONNAGE_NODE_SLUG": node_slug,
-        # A node worker holds no credentials of ours.
-        "TONNAGE_DATABASE_URL": "",
-        "TONNAGE_SECRET_KEY": "",
-        "DJANGO_SETTINGS_MODULE": "",
-    }
     own_env = {"TONNAGE_DATA_DIR": str(settings.DATA_DIR), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
     web = [
         python, "-m", "gunicorn", "controlplane.wsgi:application", "--bind", bind, "--workers", "2", "--threads", "4",
@@ -112,28 +104,32 @@ def children(host: str, port: int, node_slug: str = LOCAL_SLUG) -> list[Child]:
     ]  # fmt: skip
     control = [*celery, "-A", "controlplane.celery:app", "worker", "-Q", "control", "-n", "control@%h", *quiet]
     plan = [*celery, "-A", "controlplane.celery:app", "worker", "-Q", "plan", "-n", "plan@%h", *quiet]
-    node = [
-        *celery,
-        "-A",
-        "runners.celery_app:app",
-        "worker",
-        "-Q",
-        f"node.{node_slug}",
-        "-n",
-        f"{node_slug}@%h",
-        *quiet,
+    node = [python, "-W", "ignore", "-m", "runners", "worker", "--loglevel", "WARNING"]
+    scheduler = [python, str(settings.BASE_DIR / "manage.py"), "scheduler"]
+    programs: list[tuple[str, list[str], dict[str, str]]] = [
+        ("web", web, own_env),
+        ("scheduler", scheduler, own_env),
+        ("control", [*control, "--pool", "threads", "--concurrency", "2"], own_env),
+        ("plan", [*plan, "--pool", "prefork", "--concurrency", "1"], own_env),
+        ("node", node, node_environment(node_slug)),
     ]
-    return [
-        Child("web", web, own_env),
-        Child("scheduler", [python, str(settings.BASE_DIR / "manage.py"), "scheduler"], own_env),
-        Child("control", [*control, "--pool", "threads", "--concurrency", "2"], own_env),
-        Child("plan", [*plan, "--pool", "prefork", "--concurrency", "1"], own_env),
-        Child("node", [*node, "--pool", "threads", "--concurrency", "4"], node_env),
-    ]
+    return [Child(name, argv, env, cwd=str(settings.BASE_DIR)) for name, argv, env in programs]
 
 
-def serve(say: Say, host: str, port: int) -> None:
-    """Run everything until Ctrl-C or SIGTERM."""
+def node_environment(node_slug: str = LOCAL_SLUG) -> dict[str, str]:
+    """What the worker of this host is told; it holds no credentials of ours."""
+    return {
+        "TONNAGE_DATA_DIR": str(settings.DATA_DIR),
+        "TONNAGE_BROKER_URL": settings.ENV.broker_url or "filesystem://",
+        "TONNAGE_NODE_SLUG": node_slug,
+        "TONNAGE_DATABASE_URL": "",
+        "TONNAGE_SECRET_KEY": "",
+        "DJANGO_SETTINGS_MODULE": "",
+    }
+
+
+def serve(say: Say, host: str, port: int, *, stop_engines: bool) -> None:
+    """Run everything until Ctrl-C or SIGTERM; then the engines of this host go on, or are stopped too."""
     here = host in ("127.0.0.1", EVERYWHERE)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{'localhost' if here else shown}:{port}/"
@@ -144,13 +140,41 @@ def serve(say: Say, host: str, port: int) -> None:
 
     supervisor = Supervisor(children(host, port), say)
     supervisor.run(ready=lambda: _answers(check), on_ready=announce)
+    end_engines(say, stop=stop_engines)
     say("Stopped.")
 
 
-def options(parser: Any) -> None:
+def end_engines(say: Say, *, stop: bool) -> None:
+    """Stop the engines that this host's worker started, or say that they go on."""
+    from controlplane.deployments.reporting import local_engines, mark_stopped
+
+    try:
+        running = local_engines()
+        if not running:
+            return
+        if not stop:
+            say(f"{len(running)} engines go on and are taken up by the next start.")
+            say("To end them: .venv/bin/python -m runners stop-all")
+            return
+        say(f"Stopping {len(running)} engines")
+        command = [sys.executable, "-m", "runners", "stop-all", "--grace", "10"]
+        done = subprocess.run(command, env={**os.environ, **node_environment()}, cwd=settings.BASE_DIR, check=False)
+        if done.returncode == 0:
+            mark_stopped(running, "It was stopped together with Tonnage.")
+    except DatabaseError as error:
+        say(f"The engines could not be looked up: {error}")
+
+
+def options(parser: Any, *, stop_engines: bool) -> None:
     """Command-line options of ``up`` and ``demo``."""
     parser.add_argument("--port", type=int, default=settings.ENV.port, help="port of the web application (8000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    parser.add_argument(
+        "--stop-engines",
+        action=argparse.BooleanOptionalAction,
+        default=stop_engines,
+        help="whether the engines that this host runs end with it",
+    )
 
 
 def _answers(url: str) -> bool:

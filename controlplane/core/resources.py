@@ -157,7 +157,9 @@ class RecordResource(resources.ModelResource):
     def save_instance(self, instance: models.Model, is_create: bool, row: Any, **kwargs: Any) -> None:
         """Store one row as any other change, in the name of ``user``."""
         actor = kwargs.get("user")
-        self.check_access(actor, instance)
+        stored = None if is_create else type(instance)._default_manager.filter(pk=instance.pk).first()
+        for record in filter(None, (stored, instance)):  # where it was, and where it goes
+            self.check_access(actor, record)
         save_record(instance, actor=actor)
         self.after_save_instance(instance, row, **kwargs)
 

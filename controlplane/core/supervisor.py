@@ -32,6 +32,7 @@ class Child:
     name: str
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
     process: subprocess.Popen[str] | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
@@ -95,6 +96,7 @@ class Supervisor:
         child.process = subprocess.Popen(
             child.argv,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **child.env},
+            cwd=child.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

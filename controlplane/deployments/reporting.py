@@ -48,6 +48,20 @@ def fail_deployment(deployment: Deployment, reason: str, remedy: str) -> None:
     running.update(state=ProbeRun.State.FAILED, reason=f"The engine failed: {reason}", finished_at=timezone.now())
 
 
+def local_engines() -> list[Deployment]:
+    """Deployments whose engine runs on this host."""
+    return list(Deployment.objects.filter(host__is_local=True, state__in=Deployment.LIVE))
+
+
+def mark_stopped(deployments: list[Deployment], phase: str) -> None:
+    """Say that engines were stopped from outside."""
+    keys = [item.pk for item in deployments]
+    Deployment.objects.filter(pk__in=keys).update(
+        state=State.STOPPED, phase=phase, pid=None, stopped_at=timezone.now(), updated_at=timezone.now()
+    )
+    Endpoint.objects.filter(deployment__in=keys).delete()
+
+
 def end_probe(job: Job, state: str, reason: str, remedy: str = "") -> None:
     """End the probe of a job that brought no measurement."""
     ProbeRun.objects.filter(job=job, state__in=["pending", "running"]).update(

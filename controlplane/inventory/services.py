@@ -98,7 +98,7 @@ def export_table(*, table: str, form: str = "csv", rows: QuerySet | None = None)
     from controlplane.inventory.resources import RESOURCES
 
     data: Any = RESOURCES[table]().export(rows)
-    content = data.export(form)
+    content = data.export(form, escape=True) if form == "xlsx" else data.export(form)  # a cell is no formula
     return content.encode() if isinstance(content, str) else content
 
 

@@ -17,8 +17,8 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: Any) -> None:
-        """--port and --host."""
-        launcher.options(parser)
+        """--port, --host, --no-stop-engines."""
+        launcher.options(parser, stop_engines=True)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, migrate, load, run."""
@@ -27,7 +27,7 @@ class Command(BaseCommand):
             launcher.prepare(self.say)
             call_command("demo_setup", stdout=self.stdout)
             self.say("Starting web, scheduler, workers")
-            launcher.serve(self.say, options["host"], options["port"])
+            launcher.serve(self.say, options["host"], options["port"], stop_engines=options["stop_engines"])
 
     def say(self, text: str) -> None:
         """One line, at once."""

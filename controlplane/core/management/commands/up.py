@@ -16,8 +16,8 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: Any) -> None:
-        """--port and --host."""
-        launcher.options(parser)
+        """--port, --host, --stop-engines."""
+        launcher.options(parser, stop_engines=False)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, migrate, run."""
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         with launcher.single_instance():
             launcher.prepare(self.say)
             self.say("Starting web, scheduler, workers")
-            launcher.serve(self.say, options["host"], options["port"])
+            launcher.serve(self.say, options["host"], options["port"], stop_engines=options["stop_engines"])
 
     def say(self, text: str) -> None:
         """One line, at once."""

@@ -1,6 +1,7 @@
 """Memory: one ledger for fit, search, deploy gate and probe check."""
 
 from planner.memory.advise import advise, fewer_sequences, largest_context
+from planner.memory.cliff import PreemptionCliff, preemption_cliff
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.memory.ledger import kv_tokens_from_gib, ledger
 from planner.memory.types import MemoryLedger, Remedy
@@ -9,6 +10,7 @@ __all__ = [
     "KvGroup",
     "KvLayout",
     "MemoryLedger",
+    "PreemptionCliff",
     "Remedy",
     "advise",
     "fewer_sequences",
@@ -16,4 +18,5 @@ __all__ = [
     "kv_tokens_from_gib",
     "largest_context",
     "ledger",
+    "preemption_cliff",
 ]

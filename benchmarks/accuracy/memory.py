@@ -1,4 +1,6 @@
-"""The memory ledger against what engines reported at start-up: ``python -m benchmarks accuracy memory [--verbose]``.
+"""The memory ledger against what engines reported at start-up: ``python -m benchmarks accuracy memory``.
+
+``--verbose`` lists the rows left out, ``--peer`` scores aiconfigurator's own estimate of the same rows.
 
 Three questions: how far is the predicted KV pool (and each term) from the engine's own figures; are the tokens exact to
 the block when the engine's GiB are given; does TensorRT-LLM's rule hold. No row is dropped for its error: a row is left
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from benchmarks.accuracy.memory_peer import peer_kv_gib
 from benchmarks.accuracy.memory_rows import Case, LeftOut, log_cases, vector_cases
 from planner.engines import EngineName, resolve
 from planner.errors import PlannerError
@@ -59,6 +62,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     """Score all rows, print the tables, return the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy memory")
     parser.add_argument("--verbose", action="store_true", help="also list the rows left out")
+    parser.add_argument("--peer", action="store_true", help="also score aiconfigurator's estimate of the same rows")
     options = parser.parse_args(argv)
     rows, left = log_cases()
     cases = vector_cases() + rows
@@ -83,6 +87,8 @@ def run(argv: list[str]) -> dict[str, Any]:
     result["tokens"] = _tokens(scored)
     print("\nTensorRT-LLM: pool from the free memory logged before it")
     result["trtllm"] = _trtllm(trtllm)
+    if options.peer:
+        result["peer"] = _peer(full)
     result["left_out"] = _left_out(left, options.verbose)
     return result
 
@@ -194,6 +200,25 @@ def _trtllm(rows: list[Scored]) -> dict[str, Any]:
         "rule_worst": round(max(errors), 5) if errors else None,
     }
     print("  " + ", ".join(f"{name} {value}" for name, value in figures.items()))
+    return figures
+
+
+def _peer(rows: list[Scored]) -> dict[str, Any]:
+    """aiconfigurator and the ledger on the rows that both can answer."""
+    theirs, ours = [], []
+    for each in rows:
+        measured = each.case.kv_gib
+        if measured is None or measured <= 0 or _contradicts_itself(each):
+            continue
+        answer = peer_kv_gib(each.case)
+        if answer is not None:
+            theirs.append(abs(answer / measured - 1))
+            ours.append(abs(each.kv_error or 0.0))
+    figures: dict[str, Any] = {"rows": len(theirs)}
+    if theirs:
+        figures |= {"peer_mae": round(mean(theirs), 5), "peer_worst": round(max(theirs), 5)}
+        figures |= {"kv_mae": round(mean(ours), 5), "kv_worst": round(max(ours), 5)}
+    print(f"\naiconfigurator on the rows it can answer: {figures}")
     return figures
 
 

@@ -1,0 +1,265 @@
+"""A slow, plain scheduler that walks every request in every step: the oracle for the numba kernel.
+
+Same rules as ``planner.serving.kernel``, but no aggregates, no heap and no leaps. Only for speculative gain 1 and pp 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planner.serving.arrivals import RequestSet
+from planner.serving.engine import InstanceRules
+from planner.steptime.kernel import step_ms
+from planner.steptime.types import FrontEnd, StepModel, kernel_args
+
+
+@dataclass(eq=False)
+class Request:
+    """One request on its way."""
+
+    index: int
+    sent: float
+    visible: float
+    prompt: int
+    output: int
+    hit: int
+    generated: int = 0  # tokens made before the current pass over the prompt
+    computed: int = 0
+    made: int = 0  # tokens made in this pass
+    blocks: int = 0
+    state: str = "waiting"  # waiting, prefill, decode, finishing, done
+    first: float | None = None
+    done_at: float | None = None
+    preempted: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens that a prefill has to compute: the prompt and, after a preemption, what was generated."""
+        return self.prompt + self.generated
+
+
+@dataclass
+class Step:
+    """What one iteration runs."""
+
+    ms: float = 0.0
+    decodes: list[Request] = field(default_factory=list)
+    firsts: list[Request] = field(default_factory=list)
+    finishing: list[Request] = field(default_factory=list)
+    prompts: int = 0
+    empty: bool = True
+
+
+class ReferenceScheduler:
+    """Runs a request set to the end; ``finished`` holds the requests in order of completion."""
+
+    def __init__(self, step: StepModel, rules: InstanceRules, requests: RequestSet) -> None:
+        self.step, self.rules, self.policy = step, rules, rules.policy
+        self.front: FrontEnd = step.front_end
+        self.tables = kernel_args(step.tables)
+        self.free = rules.pool_blocks
+        self.running: list[Request] = []
+        self.waiting: list[Request] = []  # preempted ones, front first
+        self.closed = requests.closed
+        self.finished: list[Request] = []
+        self.preemptions = 0
+        self.front_done = 0.0
+        self.future: list[Request] = []
+        todo = [
+            Request(i, float(requests.sent_ms[i]), 0.0, int(requests.inputs[i]), int(requests.outputs[i]), int(h))
+            for i, h in enumerate(requests.hits)
+        ]
+        self.later = todo[requests.first_issued :]
+        at_once = requests.closed or float(requests.sent_ms.max()) == 0.0
+        self.received = 0.0
+        for request in todo[: requests.first_issued]:
+            if at_once:
+                self.received = self.front.request_serial_ms * requests.first_issued
+            else:
+                self.received = max(self.received, request.sent) + self.front.request_serial_ms
+            self._queue(request)
+
+    def _queue(self, request: Request) -> None:
+        front = self.front
+        request.visible = self.received + front.request_ms + front.request_ms_per_1k_tokens * request.prompt / 1000.0
+        at = len(self.future)
+        while at > 0 and self.future[at - 1].visible > request.visible:
+            at -= 1
+        self.future.insert(at, request)
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.policy.block_tokens)
+
+    def _preempt(self, victim: Request) -> None:
+        if victim.state == "decode":
+            victim.generated += victim.made
+        victim.made = victim.computed = 0
+        self.free += victim.blocks
+        victim.blocks = 0
+        victim.state = "waiting"
+        victim.preempted += 1
+        self.running.remove(victim)
+        self.waiting.insert(0, victim)
+        self.preemptions += 1
+
+    def plan(self, now: float, ghosts: list[Request]) -> Step:
+        """Schedule one iteration at ``now``; ``ghosts`` finished in the step before and run once more."""
+        policy = self.policy
+        step = Step()
+        preempted = False
+        if not policy.reserve_output:
+            short = True
+            while short:
+                short = False
+                taken = 0
+                for request in self.running:
+                    if request.state != "decode":
+                        continue
+                    need = self._blocks(request.length + request.made) - request.blocks
+                    if taken + need > self.free:
+                        victims = [r for r in self.running if r.state in ("decode", "prefill")]
+                        self._preempt(victims[-1])
+                        preempted = short = True
+                        break
+                    taken += need
+        kv_total = 0
+        for request in self.running:
+            if request.state == "decode":
+                if not policy.reserve_output:
+                    need = self._blocks(request.length + request.made) - request.blocks
+                    request.blocks += need
+                    self.free -= need
+                kv_total += request.length + request.made
+                step.decodes.append(request)
+        budget = policy.token_budget - len(step.decodes)
+        new = pairs = 0.0
+
+        def run_chunk(request: Request, start: int, chunk: int) -> None:
+            nonlocal new, pairs
+            end = start + chunk
+            pairs += sum(range(start + 1, end + 1))
+            new += chunk
+            step.prompts += 1
+            request.computed = end
+            request.state = "prefill"
+            if end == request.length:
+                step.firsts.append(request)
+
+        for request in [r for r in self.running if r.state == "prefill"]:
+            chunk = min(request.length - request.computed, budget)
+            if chunk < request.length - request.computed:
+                chunk -= chunk % policy.chunk_multiple
+            if chunk <= 0:
+                continue
+            need = 0 if policy.reserve_output else max(0, self._blocks(request.computed + chunk) - request.blocks)
+            if need > self.free:
+                self._preempt(request)
+                preempted = True
+                continue
+            request.blocks += need
+            self.free -= need
+            budget -= chunk
+            run_chunk(request, request.computed, chunk)
+        partial = any(r.state == "prefill" and r not in step.firsts for r in self.running)
+        while not preempted and not partial and budget > 0 and len(self.running) < policy.max_seqs:
+            if self.waiting:
+                request, hit = self.waiting[0], 0
+            elif self.future and self.future[0].visible <= now:
+                request, hit = self.future[0], self.future[0].hit
+            else:
+                break
+            left = request.length - hit
+            if policy.chunked_prefill:
+                chunk = min(left, budget)
+                if chunk < left:
+                    chunk -= chunk % policy.chunk_multiple
+                counted = chunk
+                if chunk == 0:
+                    break
+            else:
+                chunk = left
+                counted = request.length if policy.cached_tokens_use_budget else left
+                if counted > budget:
+                    break
+            need = self._blocks(request.prompt + request.output) if policy.reserve_output else self._blocks(hit + chunk)
+            asked = max(need, self._blocks(request.length)) if policy.reserve_full_prompt else need
+            if self.running and not policy.reserve_output:
+                asked += int(policy.watermark * self.rules.pool_blocks)
+            if asked > self.free:
+                break
+            (self.waiting if self.waiting else self.future).pop(0)
+            request.blocks = need
+            self.free -= need
+            budget -= counted
+            self.running.append(request)
+            run_chunk(request, hit, chunk)
+            if request not in step.firsts:
+                break
+        # what each sequence has once this step is done
+        for request in step.decodes:
+            request.made += 1
+            if request.generated + request.made == request.output:
+                request.state = "finishing"
+                step.finishing.append(request)
+        for request in step.firsts:
+            request.made = 1
+            request.state = "decode"
+            if request.generated + 1 == request.output:
+                request.state = "finishing"
+                step.finishing.append(request)
+        batch = len(step.decodes) + len(ghosts)
+        if batch or step.prompts:
+            mean = kv_total / len(step.decodes) if step.decodes else 1.0
+            step.empty = False
+            step.ms = step_ms(
+                *self.tables, new, float(step.prompts), pairs, float(batch), kv_total + len(ghosts) * mean
+            )
+        return step
+
+    def deliver(self, step: Step, end: float) -> None:
+        """Hand out the tokens of ``step``, which ends at ``end``; free what finished; issue what clients send next."""
+        tokens = len(step.decodes) + len(step.firsts)
+        sending = self.front.chunk_ms * tokens
+        start = max(end, self.front_done) if tokens > self.front.merge_below else end
+        self.front_done = start + sending
+        token = end + (start - end + 0.5 * sending)
+        for request in step.firsts:
+            if request.first is None:
+                request.first = token
+        for request in step.finishing:
+            request.done_at = token
+            request.state = "done"
+            self.free += request.blocks
+            self.running.remove(request)
+            self.finished.append(request)
+        if self.closed and step.finishing:
+            sent = token + self.front.response_ms + self.front.turnaround_ms
+            batch = [self.later.pop(0) for _ in range(min(len(step.finishing), len(self.later)))]
+            self.received = max(self.received, sent) + len(batch) * self.front.request_serial_ms
+            for request in batch:
+                request.sent = sent
+                self._queue(request)
+
+    def run(self, limit: int = 200_000) -> None:
+        """Simulate to the end; raises RuntimeError when nothing moves."""
+        now = 0.0
+        current: Step | None = None
+        for _ in range(limit):
+            if current is None:
+                if not self.running and not self.waiting:
+                    if not self.future:
+                        return
+                    now = max(now, self.future[0].visible)
+                current = self.plan(now, [])
+                if current.empty:
+                    raise RuntimeError("stuck")
+            if self.policy.steps_ahead:
+                following = self.plan(now, current.finishing if self.rules.extra_step else [])
+                self.deliver(current, now + current.ms)
+                now += current.ms
+                current = None if following.empty else following
+            else:
+                self.deliver(current, now + current.ms)
+                now += current.ms
+                current = None
+        raise RuntimeError("does not end")

@@ -1,0 +1,238 @@
+"""Largest load, replicas, curves, bands and arrivals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving_samples import REAL_FRONT_END, fixed, step_model, tables, uniform, vllm_rules
+
+from planner.catalog import get_gpu, get_model
+from planner.engines import EngineName, EngineSettings, resolve
+from planner.errors import InputError
+from planner.evidence import Evidence
+from planner.memory import ledger
+from planner.serving import (
+    LargestLoad,
+    Lengths,
+    Load,
+    SloTarget,
+    bands,
+    largest_load,
+    load_curve,
+    load_sensitivity,
+    predict,
+    replicas_for,
+    simulate,
+)
+from planner.serving.arrivals import request_set
+from planner.serving.simulator import run_requests
+from planner.steptime.types import StepModel
+
+MODEL = get_model("Qwen/Qwen3-8B")
+GPU = get_gpu("H200")
+RESOLVED = resolve(EngineSettings(EngineName.VLLM), MODEL, GPU, expected_len=4096)
+LEDGER = ledger(MODEL, GPU, RESOLVED)
+STEP = StepModel(tables(), REAL_FRONT_END, Evidence.SILICON)
+CHAT = (uniform(200, 1800), uniform(50, 350))
+TPOT = (SloTarget("tpot", "p99", 12.0), SloTarget("ttft", "p90", 400.0))
+
+
+def test_largest_load_meets_the_slo_and_a_little_more_does_not() -> None:
+    found = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
+    assert found.result is not None
+    assert found.result.tpot_ms is not None
+    assert found.result.tpot_ms.p99 <= 12.0
+    assert found.simulations <= 15
+    more = Load("open", rate_per_s=found.rate_per_s * 1.1, requests=1200)
+    beyond = simulate(STEP, MODEL, RESOLVED, LEDGER, more, *CHAT)
+    assert beyond.tpot_ms is not None
+    assert beyond.ttft_ms is not None
+    assert beyond.tpot_ms.p99 > 12.0 or beyond.ttft_ms.p90 > 400.0
+    assert found.band.low < found.rate_per_s < found.band.high
+
+
+def test_a_looser_slo_never_carries_less() -> None:
+    loads = [
+        largest_load(
+            STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("tpot", "mean", limit),)
+        ).rate_per_s
+        for limit in (4.0, 8.0, 12.0, 40.0)
+    ]
+    assert loads == sorted(loads)
+    assert loads[0] == 0.0
+    assert loads[-1] > 0.0
+
+
+def test_near_saturation_is_said_and_widens_the_band() -> None:
+    """P11: where capacity and not latency limits, small errors are large ones."""
+    loose = largest_load(
+        STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)
+    )
+    tight = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
+    assert loose.near_saturation
+    assert loose.band.low / loose.rate_per_s < tight.band.low / tight.rate_per_s
+
+
+def test_closed_and_offline_loads_are_sized_too() -> None:
+    closed = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=1), *CHAT, slo=TPOT)
+    assert closed.concurrency > 8
+    offline = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("offline", requests=400), *CHAT)
+    assert offline.result is not None
+    assert offline.rate_per_s == pytest.approx(400 / offline.result.duration_s)
+    twice = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=1), *CHAT, slo=TPOT, replicas=2)
+    assert twice.rate_per_s == pytest.approx(2 * closed.rate_per_s)
+    assert twice.concurrency == 2 * closed.concurrency
+
+
+def test_a_trace_is_scaled_in_time() -> None:
+    times = tuple(np.cumsum(np.random.default_rng(1).exponential(0.2, 1500)).tolist())
+    load = Load("open", arrival="trace", times_s=times)
+    found = largest_load(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT)
+    assert found.rate_per_s > 5.0
+
+
+def test_replicas_for_a_demand() -> None:
+    one = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
+    assert replicas_for(one.rate_per_s * 2, one) == 2
+    assert replicas_for(one.rate_per_s * 2.01, one) == 3
+    assert replicas_for(one.rate_per_s * 2, one, n_plus_1=True) == 3
+    nothing = LargestLoad(0.0, one.band, None, near_saturation=False)
+    assert replicas_for(1.0, nothing) is None
+    with pytest.raises(InputError, match="demand_per_s"):
+        replicas_for(-1.0, one)
+
+
+def test_the_last_percent_of_load_costs_more_near_the_knee() -> None:
+    top = largest_load(
+        STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)
+    ).rate_per_s
+
+    def slope(share: float) -> float:
+        load = Load("open", rate_per_s=share * top, requests=2000)
+        return load_sensitivity(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT)
+
+    assert slope(1.0) > 2 * slope(0.5)
+
+
+def test_goodput_falls_past_the_knee() -> None:
+    curve = load_curve(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT, points=10)
+    goodput = [point.performance.goodput_per_s or 0.0 for point in curve]
+    best = int(np.argmax(goodput))
+    assert best < len(curve) - 1
+    assert goodput[-1] < goodput[best]
+    assert all(point.meets_slo == (i <= sum(p.meets_slo for p in curve) - 1) for i, point in enumerate(curve))
+    closed = load_curve(STEP, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=1), *CHAT, points=6)
+    rates = [point.performance.output_tok_per_s for point in closed]
+    assert rates == sorted(rates)
+
+
+def test_bands_hold_the_value_and_widen_with_weaker_evidence() -> None:
+    width = {}
+    for evidence in (Evidence.SILICON, Evidence.ROOFLINE):
+        step = StepModel(tables(), REAL_FRONT_END, evidence)
+        seen = predict(step, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=16), *CHAT)
+        band = seen.output_tok_per_s_80
+        assert band.low < band.value < band.high
+        assert seen.ttft_ms_80 is not None
+        assert seen.ttft_ms_80.low < seen.ttft_ms_80.high
+        width[evidence] = band.high / band.low
+    assert width[Evidence.ROOFLINE] > width[Evidence.SILICON]
+    calibrated = bands.factors(Evidence.CALIBRATED, "tpot", "light", residual_log_sd=0.02)
+    assert calibrated.high < 1.03
+
+
+def test_open_loop_bands_widen_towards_saturation() -> None:
+    top = largest_load(
+        STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)
+    ).rate_per_s
+
+    def spread(share: float) -> float:
+        load = Load("open", rate_per_s=share * top, requests=1500)
+        band = predict(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT).ttft_ms_80
+        assert band is not None
+        return band.high / band.value
+
+    assert spread(0.98) > 1.5 * spread(0.3)
+
+
+def test_saturation_is_seen() -> None:
+    def saturated(rate: float) -> bool:
+        load = Load("open", rate_per_s=rate, requests=1500)
+        return simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT).saturated
+
+    assert not saturated(5.0)
+    assert saturated(200.0)
+
+
+def test_the_least_loaded_replica_spares_the_tail() -> None:
+    """Long answers fill the seats of some replicas: a router that looks keeps the tail shorter than taking turns."""
+    outputs = Lengths("samples", samples=(20,) * 9 + (3000,))
+    requests = request_set(Load("open", rate_per_s=6, requests=1200), fixed(200), outputs, seed=2, block_tokens=16)
+    rules = vllm_rules(seqs=6)
+    turn = run_requests(step_model(), rules, requests, instances=3)
+    least = run_requests(step_model(), rules, requests, instances=3, router="least_loaded")
+    assert turn.completed == least.completed == 1200
+    assert turn.ttft_ms is not None
+    assert least.ttft_ms is not None
+    assert least.ttft_ms.p99 < turn.ttft_ms.p99
+
+
+def test_timeline_and_waste() -> None:
+    load = Load("offline", requests=300)
+    seen = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, timeline=True)
+    assert seen.timeline is not None
+    line = seen.timeline
+    assert line.t_s.size == line.running.size == line.kv_used.size
+    assert line.waiting[0] > 0
+    assert line.running.max() <= RESOLVED.max_num_seqs
+    assert (line.live_kv <= line.kv_used + 1e-9).all()
+    assert 0.0 < seen.kv_waste < 0.2
+
+
+def test_speculative_decoding_gains_what_is_accepted() -> None:
+    drafted = EngineSettings(EngineName.VLLM, speculative_tokens=3, speculative_acceptance=1.0)
+    resolved = resolve(drafted, MODEL, GPU, expected_len=4096)
+    load = Load("closed", concurrency=1, requests=8)
+    plain = simulate(STEP, MODEL, RESOLVED, LEDGER, load, fixed(256), fixed(257))
+    faster = simulate(STEP, MODEL, resolved, LEDGER, load, fixed(256), fixed(257))
+    assert plain.tpot_ms is not None
+    assert faster.tpot_ms is not None
+    assert plain.tpot_ms.mean / faster.tpot_ms.mean == pytest.approx(2.0, rel=0.02)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrival=st.sampled_from(["poisson", "constant", "gamma", "onoff"]),
+    rate=st.floats(0.1, 500.0),
+    seed=st.integers(0, 99),
+)
+def test_arrivals_keep_their_rate_and_order(arrival: str, rate: float, seed: int) -> None:
+    load = Load("open", rate_per_s=rate, arrival=arrival, cv=1.5, requests=4000, period_s=200.0 / rate)  # type: ignore[arg-type]
+    requests = request_set(load, fixed(10), fixed(10), seed=seed, block_tokens=16)
+    assert (np.diff(requests.sent_ms) >= 0).all()
+    assert requests.size / requests.sent_ms[-1] * 1000.0 == pytest.approx(rate, rel=0.12)
+
+
+def test_samples_of_one_trace_stay_together() -> None:
+    inputs, outputs = Lengths("samples", samples=(10, 2000)), Lengths("samples", samples=(1, 500))
+    drawn = request_set(Load("offline", requests=200), inputs, outputs, seed=1, block_tokens=16)
+    assert {(int(i), int(o)) for i, o in zip(drawn.inputs, drawn.outputs, strict=True)} == {(10, 1), (2000, 500)}
+
+
+@pytest.mark.parametrize(
+    ("load", "field"),
+    [
+        (Load("closed"), "load.concurrency"),
+        (Load("open"), "load.rate_per_s"),
+        (Load("offline"), "load.requests"),
+        (Load("open", arrival="trace", times_s=(3.0, 1.0)), "load.times_s"),
+        (Load("closed", concurrency=1, prefix_hit=1.5), "load.prefix_hit"),
+        (Load("closed", concurrency=1, think_s=-1.0), "load.think_s"),
+    ],
+)
+def test_senseless_loads_name_the_field(load: Load, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        request_set(load, fixed(10), fixed(10), seed=0, block_tokens=16)
+    assert caught.value.field == field

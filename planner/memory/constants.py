@@ -52,6 +52,9 @@ MOE_WORKSPACE_SINCE = "0.13.0"
 """From here the experts' workspace outlives the layer and adds to the sampler's peak. A: Mixtral, Qwen3-30B-A3B,
 DeepSeek-V2-Lite and Kimi-VL at TP1 and TP2."""
 
+CUDA_CONTEXT_GIB = 0.51
+"""In use on an NVIDIA GPU before the engine allocates anything; not part of vLLM's budget. D, six start-ups."""
+
 GRAPH_MIB_PER_GRAPH_LAYER = 0.272
 """Memory of a captured CUDA graph per layer. D: 1.00 GiB for 102 graphs x 36 layers, 0.98 for 32, 1.87 for 64, but 0.50
 for 28 narrow ones; C kv041 0.50 GiB for 67 x 28."""
@@ -87,11 +90,15 @@ PIPELINE_NON_TORCH_GIB = 0.20
 
 @dataclass(frozen=True, slots=True)
 class TrtllmCost:
-    """TensorRT-LLM: ``context_gib`` outside torch (CUDA context, libraries), ``nccl_gib`` more at TP or PP above one,
-    ``graph_mib_per_graph_layer`` of captured graphs, ``decoder_units`` x (max_batch_size x vocabulary x 4 bytes) that
-    the engine-build back end allocates up front for logits and sampling."""
+    """TensorRT-LLM: what lies outside torch on one rank, and what the engine-build back end allocates up front.
+
+    ``context_gib`` CUDA context and libraries (``engine_context_gib`` with the TensorRT runtime); ``nccl_gib`` more
+    with several ranks; ``graph_mib_per_graph_layer`` of captured graphs; ``decoder_units`` x (max_batch_size x
+    vocabulary x 4 bytes) for logits and sampling.
+    """
 
     context_gib: float
+    engine_context_gib: float
     nccl_gib: float
     graph_mib_per_graph_layer: float
     decoder_units: float
@@ -99,5 +106,10 @@ class TrtllmCost:
 
 
 TRTLLM = TrtllmCost(
-    0.6, 0.4, 0.272, 4.5, "C kv033 (activation 0.85 of gpt-oss-120b), kv029 (decoder buffers); graphs as in vLLM"
+    0.73,
+    1.2,
+    0.4,
+    0.272,
+    4.3,
+    "context as D measured for torch; C kv029 for the engine build; graphs as in vLLM",
 )

@@ -13,6 +13,7 @@ from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least, outside_verified_range
 from planner.errors import InputError
 from planner.evidence import Evidence
+from planner.memory import constants as c
 from planner.memory import trtllm_terms, vllm_terms
 from planner.memory.kv_layout import KvLayout, kv_layout
 from planner.memory.types import MemoryLedger
@@ -219,10 +220,11 @@ def _verdict(
     reasons: list[str] = []
     binding = ""
     vllm = resolved.engine is EngineName.VLLM
-    if vllm and total - others < budget:
+    in_use = max(others, c.CUDA_CONTEXT_GIB if gt.is_nvidia(gpu) else 0.0)
+    if vllm and total - in_use < budget:
         binding = "total"
         reasons.append(
-            f"Only {total - others:.2f} of {total:.2f} GiB are free at start, less than the {budget:.2f} GiB that "
+            f"Only {total - in_use:.2f} of {total:.2f} GiB are free at start, less than the {budget:.2f} GiB that "
             f"gpu_memory_utilization {resolved.gpu_memory_utilization} asks for: the engine refuses to start."
         )
     if rank.kv <= 0:
@@ -250,7 +252,7 @@ def _verdict(
             f"max_num_seqs ({resolved.max_num_seqs:,}) exceeds the {rank.blocks:,} state blocks of the pool, one for "
             f"each running sequence: the engine refuses to start; lower it to at most {rank.blocks:,}."
         )
-    spare = total - others - budget + rank.activation
+    spare = total - in_use - budget + rank.activation
     if vllm and not in_budget and not reasons and rank.graph > spare:
         binding = "graphs"
         reasons.append(

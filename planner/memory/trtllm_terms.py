@@ -46,11 +46,14 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
 def outside_torch_gib(gpu: GpuSpec, resolved: ResolvedSettings) -> float:
     """CUDA context, libraries and NCCL on one rank, in GiB."""
     ranks = resolved.tp * resolved.pp * resolved.dp
-    return c.TRTLLM.context_gib + (c.TRTLLM.nccl_gib if ranks > 1 and gpu.vendor == "nvidia" else 0.0)
+    context = c.TRTLLM.engine_context_gib if resolved.trt_backend == "tensorrt" else c.TRTLLM.context_gib
+    return context + (c.TRTLLM.nccl_gib if ranks > 1 and gpu.vendor == "nvidia" else 0.0)
 
 
 def graph_gib(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> float:
-    """Memory of the captured decode graphs on one rank, in GiB."""
+    """Memory of the captured decode graphs on one rank, in GiB; the engine-build back end captures none by default."""
+    if resolved.trt_backend == "tensorrt":
+        return 0.0
     layers = stage_layers(model.layers, resolved.pp)[stage]
     return len(resolved.cuda_graph_sizes) * layers * c.TRTLLM.graph_mib_per_graph_layer * MIB / GIB
 

@@ -238,7 +238,7 @@ def test_m32_share_of_total_against_share_of_free() -> None:
     of_total = account(LLAMA_70B, card, vllm("0.24.0", gpu_memory_utilization=0.92, max_model_len=8192))
     of_free = account(LLAMA_70B, card, trtllm(free_gpu_memory_fraction=0.92, max_model_len=8192, max_num_seqs=256))
     assert of_total.kv_gib == pytest.approx(0.92 * 179 - of_total.weights_gib, abs=3.0)
-    assert of_free.kv_gib == pytest.approx(0.92 * (179 - of_free.weights_gib), abs=3.0)
+    assert of_free.kv_gib == pytest.approx(0.92 * (179 - of_free.weights_gib), abs=4.0)
     assert of_free.kv_gib > of_total.kv_gib
 
 

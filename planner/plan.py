@@ -41,7 +41,9 @@ def make_plan(
     steps.say(PLACING_SHARE, "Comparing the engines")
     verdicts = _verdicts(request, found, placement, steps)
     steps.say(0.97, "Holding the rules of thumb against this fleet")
-    rules = rules_of_thumb(request, found, placement.baselines, placement.objective_usd_per_hour)
+    rules = rules_of_thumb(
+        request, found, placement.baselines, placement.objective_usd_per_hour, placement.served_share
+    )
     before, after = _fragmentation(request, found, placement)
     usd = _placed_usd(request, placement)
     steps.say(1.0, "Done")

@@ -8,9 +8,10 @@ from planner.engines.types import ResolvedSettings
 from planner.evidence import Interval
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
+from planner.placement.encoder import largest_encoder_load, simulate_encoder
 from planner.plan_types import PlanWorkload
 from planner.serving.metrics import slo_ratio
-from planner.serving.predict import predict
+from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
 from planner.serving.sizing import largest_load
 from planner.serving.types import LargestLoad, Lengths, Load, Performance
@@ -60,6 +61,11 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
     load = workload.load
     if load.kind == "offline":
         load = replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
+    if instance.model.task != "generate":
+        found = largest_encoder_load(
+            instance.step, instance.resolved, load, workload.input_tokens, slo=workload.slo, seed=seed
+        )
+        return _planned(found, workload)
     largest = largest_load(
         instance.step,
         instance.model,
@@ -127,17 +133,7 @@ def at_planned_load(
     instance: Instance, workload: PlanWorkload, outputs: Lengths, replicas: int, seed: int
 ) -> Performance:
     """Performance of all ``replicas`` together: latencies of one at its share of the load, throughputs of all."""
-    one = predict(
-        instance.step,
-        instance.model,
-        instance.resolved,
-        instance.memory,
-        per_replica_load(workload, replicas),
-        workload.input_tokens,
-        outputs,
-        slo=workload.slo,
-        seed=seed,
-    )
+    one = _predicted(instance, workload, outputs, per_replica_load(workload, replicas), seed)
     many = float(replicas)
     return replace(
         one,
@@ -157,6 +153,15 @@ def at_planned_load(
 def lightest(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int) -> Performance:
     """Performance with hardly any load: what the SLO would have to allow at least."""
     load = Load("closed", concurrency=1, requests=24, prefix_hit=workload.load.prefix_hit)
+    return _predicted(instance, workload, outputs, load, seed)
+
+
+def _predicted(instance: Instance, workload: PlanWorkload, outputs: Lengths, load: Load, seed: int) -> Performance:
+    if instance.model.task != "generate":
+        found = simulate_encoder(
+            instance.step, instance.resolved, load, workload.input_tokens, slo=workload.slo, seed=seed
+        )
+        return performance(found, instance.step)
     return predict(
         instance.step,
         instance.model,

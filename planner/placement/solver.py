@@ -38,6 +38,7 @@ class PlacementResult:
     solve_s: float
     moves: int
     baselines: tuple[Baseline, ...]
+    served_share: float = 0.0  # mean over the workloads, as in the baselines
 
 
 def solve(request: PlanRequest, candidates: tuple[Candidate, ...], *, with_baselines: bool = True) -> PlacementResult:
@@ -80,6 +81,7 @@ def solve(request: PlanRequest, candidates: tuple[Candidate, ...], *, with_basel
         seconds,
         assigned.moves,
         _baselines(problem) if with_baselines else (),
+        1 - sum(counts.unserved.values()) / max(len(problem.workloads), 1),
     )
 
 

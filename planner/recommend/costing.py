@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache, lru_cache
 
-from planner.economics.energy import energy_usd_per_hour
-from planner.economics.operations import operations_use
+from planner.economics.operations import OperationsCosts, operations_use
+from planner.engines.types import EngineName
 from planner.placement.problem import replicas_needed
-from planner.plan_types import Candidate, PlanRequest, PlanWorkload
+from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PurchaseOption
 from planner.units import HOURS_PER_MONTH, HOURS_PER_YEAR
 
 
@@ -28,32 +29,39 @@ class Change:
     usd_per_kwh: float | None = None
 
 
+@lru_cache(maxsize=64)
+def _prices(nodes: tuple[PlanNode, ...], options: tuple[PurchaseOption, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for node in (*nodes, *(option.node for option in options)):
+        usd = float(node.price.usd_per_gpu_hour)
+        found[node.gpu] = min(usd, found.get(node.gpu, usd))
+    return found
+
+
 def gpu_price(request: PlanRequest, gpu: str) -> float:
     """Lowest USD per GPU-hour of ``gpu`` among the nodes at hand."""
-    nodes = [*request.nodes, *(option.node for option in request.purchase_options)]
-    return min(float(node.price.usd_per_gpu_hour) for node in nodes if node.gpu == gpu)
+    return _prices(request.nodes, request.purchase_options)[gpu]
 
 
 def usd_per_hour(candidate: Candidate, workload: PlanWorkload, request: PlanRequest, change: Change) -> float:
     """USD an hour of all replicas that the changed demand needs, operations and electricity included."""
     share = candidate.replica_share * change.rate_factor / change.load_factor
     replicas = replicas_needed(share, workload.n_plus_1)
-    gpus = replicas * candidate.gpus_per_replica
     price = gpu_price(request, candidate.gpu)
     if change.gpu in ("", candidate.gpu):
         price *= change.gpu_price_factor
-    return (
-        gpus * price
-        + _operations(candidate, workload, request, change, replicas, price)
-        + _energy(candidate, request, change, gpus)
-    )
+    gpu_hours, other = _operations(candidate, workload, request, change)
+    each = candidate.gpus_per_replica * price + gpu_hours * price + other + _energy(candidate, request, change)
+    return replicas * each
 
 
 def best_of(
     candidates: Iterable[Candidate], workload: PlanWorkload, request: PlanRequest, change: Change
 ) -> tuple[float, Candidate] | None:
-    """Cheapest candidate under ``change``; the stronger replica decides between equals. None without candidates."""
-    priced = [(usd_per_hour(c, workload, request, change), -c.replica_share, c.id, c) for c in candidates]
+    """Cheapest candidate under ``change``, of equals the one that carries most per GPU; None without candidates."""
+    priced = [
+        (usd_per_hour(c, workload, request, change), -c.replica_share / c.gpus_per_replica, c.id, c) for c in candidates
+    ]
     if not priced:
         return None
     cheapest = min(priced, key=lambda item: item[:3])
@@ -61,30 +69,26 @@ def best_of(
 
 
 def _operations(
-    candidate: Candidate, workload: PlanWorkload, request: PlanRequest, change: Change, replicas: int, price: float
-) -> float:
+    candidate: Candidate, workload: PlanWorkload, request: PlanRequest, change: Change
+) -> tuple[float, float]:
+    """(GPU-hours, USD) an hour that operating one replica takes; people once per engine and revision are left out."""
     if candidate.settings is None:
-        return 0.0
+        return 0.0, 0.0
     revisions = workload.revisions_per_month if change.revisions_per_month is None else change.revisions_per_month
-    costs = request.operations
-    use = operations_use(
-        candidate.settings.engine,
-        candidate.settings.trt_backend,
-        replicas=replicas,
-        gpus_per_replica=candidate.gpus_per_replica,
-        revisions_per_month=revisions,
-        costs=costs,
-    )
-    monthly = float(use.gpu_hours) * price + float(use.people_hours * costs.people_usd_per_hour)
-    licence = dict(costs.licence_usd_per_gpu_year).get(candidate.settings.engine.value, Decimal(0))
-    yearly = float(licence) * replicas * candidate.gpus_per_replica
-    return monthly / float(HOURS_PER_MONTH) + yearly / HOURS_PER_YEAR
+    engine, gpus = candidate.settings.engine, candidate.gpus_per_replica
+    hours = _gpu_hours_per_revision(engine, candidate.settings.trt_backend, gpus, request.operations) * revisions
+    licence = dict(request.operations.licence_usd_per_gpu_year).get(engine.value, Decimal(0))
+    return hours / float(HOURS_PER_MONTH), float(licence) * gpus / HOURS_PER_YEAR
 
 
-def _energy(candidate: Candidate, request: PlanRequest, change: Change, gpus: int) -> float:
+@cache
+def _gpu_hours_per_revision(engine: EngineName, backend: str, gpus: int, costs: OperationsCosts) -> float:
+    use = operations_use(engine, backend, replicas=1, gpus_per_replica=gpus, revisions_per_month=1, costs=costs)
+    return float(use.gpu_hours)
+
+
+def _energy(candidate: Candidate, request: PlanRequest, change: Change) -> float:
     if candidate.watts_per_gpu is None or request.energy is None:
         return 0.0
-    usd = float(energy_usd_per_hour(candidate.watts_per_gpu, gpus, request.energy))
-    if change.usd_per_kwh is None:
-        return usd
-    return usd * change.usd_per_kwh / float(request.energy.usd_per_kwh) if request.energy.usd_per_kwh else 0.0
+    price = float(request.energy.usd_per_kwh) if change.usd_per_kwh is None else change.usd_per_kwh
+    return candidate.watts_per_gpu * candidate.gpus_per_replica / 1000 * float(request.energy.pue) * price

@@ -68,7 +68,9 @@ def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRe
         name, unit, value = "request rate", "req/s", rate
     sweeps.append(_Sweep(name, unit, value, value / 30, value * 30, partial(_load, value)))
     revisions = workload.revisions_per_month
-    sweeps.append(_Sweep("revisions", "per month", revisions, 0.0, 1000.0, lambda v: Change(revisions_per_month=v)))
+    sweeps.append(
+        _Sweep("number of revisions", "per month", revisions, 0.0, 1000.0, lambda v: Change(revisions_per_month=v))
+    )
     if request.energy is not None and any(c.watts_per_gpu is not None for c in usable):
         usd = float(request.energy.usd_per_kwh)
         sweeps.append(_Sweep("electricity price", "USD/kWh", usd, 0.0, 1.0, lambda v: Change(usd_per_kwh=v)))
@@ -186,7 +188,9 @@ def _simulated(
 
         counts = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
         start = float(min(workload.adapters, 32))
-        found.append(_stepwise("adapters per batch", "", start, counts, with_adapters, workload, request, winner))
+        found.append(
+            _stepwise("number of adapters in a batch", "", start, counts, with_adapters, workload, request, winner)
+        )
     return found
 
 
@@ -297,9 +301,13 @@ def _point(
         )
     else:
         other = next(label for name, label in ENGINE_LABEL.items() if name != winner)
-        side = "Below" if value < current else "From"
-        sentence = f"{side} {_figure(value)}{suffix} ({parameter}) the answer flips to {other}."
+        side = "below" if value < current else "at"
+        sentence = f"The answer flips to {other} {side} {_article(parameter)} of {_figure(value)}{suffix}."
     return FlipPoint(parameter, unit, current, value, searched, sentence)
+
+
+def _article(parameter: str) -> str:
+    return f"an {parameter}" if parameter[0].lower() in "aeiou" else f"a {parameter}"
 
 
 def _figure(value: float) -> str:

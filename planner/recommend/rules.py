@@ -35,8 +35,9 @@ def rules_of_thumb(
     candidates: Sequence[Candidate],
     baselines: Sequence[Baseline],
     objective_usd_per_hour: Decimal,
+    served_share: float,
 ) -> tuple[RuleOfThumb, ...]:
-    """All rules, in a fixed order; one that nothing here can test says so."""
+    """All rules, in a fixed order; one that nothing here can test says so. ``served_share`` is that of the plan."""
     pairs = _pairs(request, candidates)
     return (
         _ttft(pairs),
@@ -46,7 +47,7 @@ def rules_of_thumb(
         _builds(candidates),
         _agility(request),
         _portability(request),
-        _hybrid(candidates, baselines, objective_usd_per_hour),
+        _hybrid(baselines, objective_usd_per_hour, served_share),
     )
 
 
@@ -211,22 +212,19 @@ def _portability(request: PlanRequest) -> RuleOfThumb:
     return RuleOfThumb("portability", claim, "confirmed", sentence, tuple(cases))
 
 
-def _hybrid(
-    candidates: Sequence[Candidate], baselines: Sequence[Baseline], objective_usd_per_hour: Decimal
-) -> RuleOfThumb:
+def _hybrid(baselines: Sequence[Baseline], objective_usd_per_hour: Decimal, served_share: float) -> RuleOfThumb:
     claim = "A fleet of both engines is cheaper than either alone."
     alone = [baseline for baseline in baselines if baseline.name.endswith(" only")]
     if len(alone) < 2:
         return RuleOfThumb("hybrid", claim, "not_testable", "Only one engine can serve these workloads.")
     cases = [("both, USD/h", float(objective_usd_per_hour))]
     cases += [(f"{b.name}, USD/h (serves {100 * b.served_share:.0f} %)", float(b.usd_per_hour)) for b in alone]
-    partial = [b for b in alone if b.unplaced_replicas]
-    complete = [b for b in alone if not b.unplaced_replicas]
+    complete = [b for b in alone if b.served_share >= served_share - 1e-6]
     if not complete:
-        sentence = "Neither engine alone serves everything: " + ", ".join(
-            f"{b.name} leaves out {b.unplaced_replicas} replicas" for b in partial
+        sentence = "Neither engine alone serves as much as both: " + ", ".join(
+            f"{b.name} {100 * b.served_share:.0f} % of the demand" for b in alone
         )
-        return RuleOfThumb("hybrid", claim, "confirmed", sentence + ".", tuple(cases))
+        return RuleOfThumb("hybrid", claim, "confirmed", f"{sentence}, both {100 * served_share:.0f} %.", tuple(cases))
     best = min(complete, key=lambda b: b.usd_per_hour)
     saved = float(best.usd_per_hour - objective_usd_per_hour)
     share = 100 * saved / float(best.usd_per_hour) if best.usd_per_hour else 0.0

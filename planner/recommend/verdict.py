@@ -10,6 +10,7 @@ from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload, 
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
 
 ENGINE_LABEL = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
+SAME = 0.005  # costs closer than half a percent are the same bill
 PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
 # Midpoints of 20 equal slices of a normal distribution, in standard deviations
 _SLICES = (
@@ -47,7 +48,7 @@ def verdict(
         return _alone(workload, candidates, chosen, flip_points)
     runner_up = other[1]
     margin = margin_of(chosen, runner_up, workload, request)
-    too_close = margin.low <= 0 <= margin.high
+    too_close = margin.low < SAME and margin.high > -SAME
     sentence = _sentence(chosen, runner_up, margin, too_close, flip_points)
     reasons = _reasons(chosen, runner_up, workload, request, too_close)
     probe = _probe(chosen, runner_up, request) if too_close else ""
@@ -115,20 +116,37 @@ def _sentence(
     chosen: Candidate, other: Candidate, margin: Interval, too_close: bool, flips: tuple[FlipPoint, ...]
 ) -> str:
     ours, theirs = ENGINE_LABEL[engine_of(chosen)], ENGINE_LABEL[engine_of(other)]
-    low, high = sorted((margin.low, margin.high))
-    band = f"({low * 100:.0f} to {high * 100:.0f} %)"
-    if too_close:
-        if abs(margin.value) < 0.005:
-            text = f"Too close to call: {ours} and {theirs} cost the same here {band}."
-        else:
-            word = "cheaper" if margin.value > 0 else "dearer"
-            text = f"Too close to call: {ours} looks {abs(margin.value) * 100:.0f} % {word} than {theirs} {band}."
+    low, high = margin.low * 100, margin.high * 100
+    band = f"({low:.0f} to {high:.0f} %)"
+    if too_close and abs(margin.value) < SAME:
+        text = f"Too close to call: {ours} and {theirs} cost the same here"
+        text += f" {band}." if high - low >= 1 else f"; {_stronger(chosen, other)}."
+    elif too_close:
+        word = "cheaper" if margin.value > 0 else "dearer"
+        text = f"Too close to call: {ours} looks {abs(margin.value) * 100:.0f} % {word} than {theirs} {band}."
     elif margin.value >= 0:
         text = f"{ours} is {margin.value * 100:.0f} % cheaper here than {theirs} {band}."
     else:
-        text = f"{ours} is taken although {theirs} would be {-margin.value * 100:.0f} % cheaper {band}: no room for it."
-    nearest = [flip for flip in flips if flip.value is not None]
+        text = (
+            f"{ours} is taken although {theirs} would be {-margin.value * 100:.0f} % cheaper: there is no room for it."
+        )
+    nearest = sorted((f for f in flips if f.value is not None), key=lambda f: f.unit == "USD/GPU-hour")
     return f"{text} {nearest[0].sentence}" if nearest else text
+
+
+def capacity_per_usd(candidate: Candidate, request: PlanRequest) -> float:
+    """Share of the demand that a dollar an hour of this candidate carries: what counts once replicas are many."""
+    return candidate.replica_share / (candidate.gpus_per_replica * gpu_price(request, candidate.gpu))
+
+
+def _stronger(chosen: Candidate, other: Candidate) -> str:
+    """Which of two equal bills leaves more room."""
+    room = {c.id: c.replica_share * max(c.replicas, 1) for c in (chosen, other)}
+    better, worse = sorted((chosen, other), key=lambda c: -room[c.id])
+    more = 100 * (room[better.id] / room[worse.id] - 1) if room[worse.id] else 0.0
+    if more < 1:
+        return "and both carry the same"
+    return f"{ENGINE_LABEL[engine_of(better)]} could carry {more:.0f} % more on the same bill"
 
 
 def _reasons(
@@ -140,6 +158,11 @@ def _reasons(
         found.append(_compared("TTFT p50", first.ttft_ms.p50, second.ttft_ms.p50, chosen, other))
     if first and second and first.tpot_ms and second.tpot_ms:
         found.append(_compared("TPOT mean", first.tpot_ms.mean, second.tpot_ms.mean, chosen, other))
+    gain = capacity_per_usd(chosen, request) / capacity_per_usd(other, request) - 1
+    found.append(
+        f"A dollar of {ENGINE_LABEL[engine_of(chosen)]} carries {abs(gain) * 100:.0f} % "
+        f"{'more' if gain >= 0 else 'less'} than one of {ENGINE_LABEL[engine_of(other)]}."
+    )
     if too_close:
         found.append(_safer(chosen, other, workload))
     if chosen.evidence is not other.evidence or chosen.evidence is not Evidence.MEASURED:
@@ -160,10 +183,9 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
         if unit is None:
             unit, kind = candidate.cost.usd_per_mtok_input, "input"
         cost = f", ${unit:.3g} per million {kind} tokens" if unit is not None else ""
-    return (
-        f"{label} on {_where(candidate)}: {candidate.replicas} replicas of {candidate.gpus_per_replica} GPUs, "
-        f"each carries {candidate.replica_rate_per_s:.3g} requests/s within the SLO{cost}.",
-    )
+    shape = f"{_count(candidate.replicas, 'replica')} of {_count(candidate.gpus_per_replica, 'GPU')}"
+    rate = f"{candidate.replica_rate_per_s:.3g} requests/s"
+    return (f"{label} on {_where(candidate)}: {shape}, each carries {rate} within the SLO{cost}.",)
 
 
 def _compared(what: str, ours: float, theirs: float, chosen: Candidate, other: Candidate) -> str:
@@ -218,8 +240,13 @@ def _probe(chosen: Candidate, other: Candidate, request: PlanRequest) -> str:
     usd = PROBE_HOURS * first.gpus_per_replica * gpu_price(request, first.gpu)
     return (
         f"Probe {ENGINE_LABEL[engine_of(first)]} on {_where(first)}: one replica at {first.replica_rate_per_s:.3g} "
-        f"requests/s, about {PROBE_HOURS * 60:.0f} minutes on {first.gpus_per_replica} GPUs (${usd:.2f})."
+        f"requests/s, about {PROBE_HOURS * 60:.0f} minutes on "
+        f"{_count(first.gpus_per_replica, 'GPU')} (${usd:.2f})."
     )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def _where(candidate: Candidate) -> str:

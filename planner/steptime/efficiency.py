@@ -1,9 +1,10 @@
 """How much of a GPU's peak its kernels reach: the constants of the roofline, each with its source.
 
-A roofline time is max(flops / (peak x share), bytes / (bandwidth x share)) + floor. Shares are keyed on causes: the
-maker of the chip and its generation, the arithmetic, and how the weights are stored (dequantising kernels reach less).
-Two kinds of source: the ratio of measured operators to the roofline on the GPUs that have them (median over the
-measured grid), and published runs.
+A roofline time is max(operations / (peak x share), bytes / (bandwidth x share)) + floor. Shares are keyed on causes:
+the generation of the chip, the arithmetic, how the weights are stored. "Operators" as a source: the ratio of measured
+operators (aiconfigurator-core 0.12) to the roofline on a GPU that has them, over token counts 1-8192 of Llama-3.1-8B,
+Llama-3.1-70B at TP 4 and Qwen3-30B-A3B. "Runs": published end-to-end runs. Families without either take their nearest
+relative's.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ from planner.catalog.types import GpuSpec
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Shares of peak (0..1) and floors of one (GPU family, engine).
+    """Shares of peak (0..1) and floors of one GPU family.
 
-    ``gemm_flops`` by arithmetic; ``weight_bw`` share of memory bandwidth that a GEMM reads 16-bit weights at;
-    ``dequant_bw`` the same for weights stored narrower than the arithmetic; ``launch_us`` one kernel with no work;
-    ``step_ms`` host time of a step that overlaps nothing; ``link`` share of link bandwidth; ``link_us`` one
-    collective's start.
+    ``gemm_flops`` by arithmetic. ``weight_bw`` of memory bandwidth at which a GEMM reads its weights when they are as
+    wide as the arithmetic: 16-bit, and ``narrow_bw`` for FP8 and FP4; ``dequant_bw`` where a kernel widens them first.
+    ``narrow_us`` extra per GEMM to quantise its input. ``expert_flops`` of the GEMM share that grouped expert GEMMs
+    reach. Attention: ``prefill_flops`` at long context, halved at ``prefill_half`` keys; ``decode_bw``. ``launch_us``
+    an empty kernel, ``attention_us`` an attention kernel with its rotary and cache writes. ``link`` share of link
+    bandwidth; ``link_us`` start of a collective inside a switched domain, ``peer_us`` per peer over PCIe or a network.
     """
 
     gemm_flops: dict[str, float]
     weight_bw: float
+    narrow_bw: float
     dequant_bw: float
-    attention_flops: float
-    attention_bw: float
+    narrow_us: float
+    expert_flops: float
+    prefill_flops: float
+    prefill_half: float
+    decode_bw: float
     glue_bw: float
     launch_us: float
     attention_us: float
@@ -37,42 +44,143 @@ class Efficiency:
     source: str
 
 
-_OPERATORS = "median of measured operators over the roofline (aiconfigurator-core 0.12 tables)"
-
 _HOPPER = Efficiency(
-    gemm_flops={"bf16": 0.68, "fp16": 0.68, "fp8": 0.62, "int8": 0.6, "fp4": 0.55, "fp32": 0.6},
-    weight_bw=0.82,
-    dequant_bw=0.65,
-    attention_flops=0.55,
-    attention_bw=0.80,
+    gemm_flops={"bf16": 0.75, "fp16": 0.75, "fp8": 0.66, "int8": 0.6, "fp4": 0.5, "fp32": 0.6},
+    weight_bw=0.83,
+    narrow_bw=0.77,
+    dequant_bw=0.62,
+    narrow_us=4.0,
+    expert_flops=0.60,
+    prefill_flops=0.62,
+    prefill_half=450.0,
+    decode_bw=0.82,
     glue_bw=0.8,
     launch_us=3.0,
     attention_us=10.0,
     link=0.75,
     link_us=5.0,
     peer_us=3.5,
-    source=f"{_OPERATORS}, h100_sxm and h200_sxm",
+    source="operators of h100_sxm and h200_sxm",
 )
 
-_BY_ARCHITECTURE: dict[str, Efficiency] = {
+_FAMILIES: dict[str, Efficiency] = {
     "hopper": _HOPPER,
-    "blackwell": replace(_HOPPER, source=f"{_OPERATORS}, b200_sxm and gb200"),
-    "ampere": replace(_HOPPER, source=f"{_OPERATORS}, a100_sxm"),
-    "ada": replace(_HOPPER, weight_bw=0.85, source=f"{_OPERATORS}, l40s"),
+    "blackwell": replace(
+        _HOPPER,
+        gemm_flops={"bf16": 0.70, "fp16": 0.70, "fp8": 0.58, "int8": 0.5, "fp4": 0.46, "fp32": 0.6},
+        weight_bw=0.80,
+        narrow_bw=0.62,
+        expert_flops=0.60,
+        prefill_flops=0.54,
+        decode_bw=0.90,
+        link=0.65,
+        link_us=7.0,
+        source="operators of b200_sxm",
+    ),
+    "blackwell_rtx": replace(
+        _HOPPER,
+        gemm_flops={"bf16": 0.84, "fp16": 0.84, "fp8": 0.80, "int8": 0.7, "fp4": 0.60, "fp32": 0.6},
+        weight_bw=0.88,
+        narrow_bw=0.84,
+        expert_flops=0.66,
+        prefill_flops=0.60,
+        decode_bw=0.84,
+        source="operators of rtx_pro_6000_server",
+    ),
+    "ada": replace(
+        _HOPPER,
+        gemm_flops={"bf16": 0.60, "fp16": 0.60, "fp8": 0.48, "int8": 0.5, "fp32": 0.6},
+        weight_bw=0.80,
+        narrow_bw=0.74,
+        narrow_us=2.0,
+        expert_flops=0.66,
+        prefill_flops=0.52,
+        decode_bw=0.80,
+        source="operators of l40s",
+    ),
+    "ampere": replace(
+        _HOPPER,
+        gemm_flops={"bf16": 0.82, "fp16": 0.82, "int8": 0.6, "fp32": 0.6},
+        weight_bw=0.78,
+        dequant_bw=0.55,
+        expert_flops=0.55,
+        prefill_flops=0.60,
+        decode_bw=0.76,
+        source="operators of a100_sxm",
+    ),
 }
+_FAMILIES["ampere_rtx"] = replace(
+    _FAMILIES["ampere"],
+    gemm_flops={"bf16": 0.70, "fp16": 0.70, "int8": 0.55, "fp32": 0.6},
+    prefill_flops=0.52,
+    source="as ada in arithmetic, as ampere in memory: GDDR cards of compute capability 8.6",
+)
+_FAMILIES["turing"] = replace(
+    _FAMILIES["ampere_rtx"], prefill_flops=0.35, source="as ampere_rtx, older attention kernels"
+)
+_FAMILIES["volta"] = replace(_FAMILIES["turing"], source="as turing")
+_FAMILIES["amd"] = replace(
+    _HOPPER,
+    gemm_flops={"bf16": 0.48, "fp16": 0.48, "fp8": 0.40, "int8": 0.35, "fp4": 0.3, "fp32": 0.4},
+    weight_bw=0.60,
+    narrow_bw=0.52,
+    dequant_bw=0.40,
+    expert_flops=0.60,
+    prefill_flops=0.35,
+    decode_bw=0.50,
+    launch_us=5.0,
+    attention_us=20.0,
+    link=0.55,
+    link_us=15.0,
+    source="guess between Hopper's shares and published runs",
+)
+_FAMILIES["intel"] = replace(_FAMILIES["amd"], source="as amd")
+_FAMILIES["cpu"] = replace(
+    _FAMILIES["amd"], gemm_flops={"bf16": 0.5, "fp16": 0.4, "fp32": 0.5, "int8": 0.4}, launch_us=10.0, source="as amd"
+)
+
+_PREFILL_BY_ENGINE = {"vllm": 1.0, "tensorrt_llm": 0.87}
+"""Prefill attention of the engines against the constants above (operators: TensorRT-LLM takes 12-18 % longer on Hopper,
+L40S and RTX PRO)."""
+
+_POWER_SIBLING_W = {"ampere": 400.0}
+"""Sustained power at which the family's constants hold; a card of the same peak but less power computes at the root of
+the ratio (A100 PCIe, 300 W: TensorRT-LLM 0.14 runs are 8-15 % below the SXM card's)."""
 
 
 def efficiency(gpu: GpuSpec, engine: str) -> Efficiency:
-    """Constants for ``gpu`` under ``engine``; families without data of their own take the nearest relative's."""
-    return _BY_ARCHITECTURE.get(family(gpu), _HOPPER)
+    """Constants for ``gpu`` under ``engine``."""
+    name = family(gpu)
+    found = _FAMILIES.get(name, _HOPPER)
+    compute = 1.0
+    if name in _POWER_SIBLING_W and gpu.tdp_w and (gpu.bf16_tflops or 0.0) > 300.0:
+        compute = min(1.0, (gpu.tdp_w / _POWER_SIBLING_W[name]) ** 0.5)
+    return replace(
+        found,
+        gemm_flops={arithmetic: share * compute for arithmetic, share in found.gemm_flops.items()},
+        prefill_flops=found.prefill_flops * compute * _PREFILL_BY_ENGINE.get(engine, 1.0),
+    )
 
 
 def family(gpu: GpuSpec) -> str:
-    """The family whose constants apply: architecture of NVIDIA chips, else the maker."""
-    name = gpu.architecture.lower()
+    """The family whose constants apply: compute capability of NVIDIA chips, else the maker."""
     if gpu.vendor != "nvidia":
         return gpu.vendor
-    for known in ("blackwell", "hopper", "ada", "ampere", "turing", "volta"):
-        if known in name:
-            return known
-    return "hopper"
+    capability = gpu.compute_capability
+    if capability is not None:
+        for floor, name in (
+            (12.0, "blackwell_rtx"),
+            (10.0, "blackwell"),
+            (9.0, "hopper"),
+            (8.9, "ada"),
+            (8.6, "ampere_rtx"),
+            (8.0, "ampere"),
+            (7.5, "turing"),
+            (7.0, "volta"),
+        ):
+            if capability >= floor:
+                return name
+    lowered = gpu.architecture.lower()
+    return next(
+        (name for name in ("blackwell", "hopper", "ada", "ampere", "turing", "volta") if name in lowered), "hopper"
+    )

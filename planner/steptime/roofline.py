@@ -23,11 +23,14 @@ from planner.steptime.graph import (
     StateOp,
     TokenOp,
     TransferOp,
+    WeightFormat,
 )
 from planner.steptime.sources import F64, Timed, prefill_shape, windowed_context
 
 _PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # one direction of x16, protocol overhead taken off
 _NETWORK_GB_S = 50.0  # per GPU, one direction: 400 Gb/s fabric
+_WIDE = ("bf16", "fp16", "fp32")
+_BF16 = WeightFormat("bf16", 16.0, "bf16")
 _KV_BYTES = {"fp8": 1.0, "fp4": 0.5625, "int8": 1.0}
 
 
@@ -79,7 +82,7 @@ class RooflineSource:
     def rows(self, op: TokenOp, rows: F64) -> Timed:
         """See ``OperatorSource.rows``."""
         if isinstance(op, GemmOp):
-            ms = self._gemm(op.n, op.k, op.weight.bits, op.weight.stored, op.weight.compute, rows)
+            ms = self._gemm(op.n, op.k, op.weight, rows)
         elif isinstance(op, MoeOp):
             ms = self._moe(op, rows)
         elif isinstance(op, ElementwiseOp):
@@ -101,9 +104,9 @@ class RooflineSource:
             seen = keys if op.topk is None else np.minimum(keys, op.topk)
             width = op.nope_dim + op.rope_dim + op.v_head_dim
             ms = self._softmax_prefill(new, seen, op.heads, width, op)
-            ms = ms + self._gemm(
-                op.heads * (op.nope_dim + op.v_head_dim), op.kv_lora_rank, 16.0, "bf16", "bf16", new.ravel()
-            ).reshape(new.shape)
+            ms = ms + self._gemm(op.heads * (op.nope_dim + op.v_head_dim), op.kv_lora_rank, _BF16, new.ravel()).reshape(
+                new.shape
+            )
             if op.topk is not None:
                 ms = ms + self._indexer(new * keys)
             ms = ms + self._projections(op, tokens)[:, None]
@@ -114,7 +117,7 @@ class RooflineSource:
             flops = 4.0 * new * op.state_elements
             ms = np.maximum(
                 moved / (self.bytes_per_ms * self.efficiency.glue_bw),
-                flops / (self.peak_flops_per_ms("bf16") * self.efficiency.attention_flops),
+                flops / (self.peak_flops_per_ms("bf16") * self.efficiency.prefill_flops),
             )
             ms = ms + self.efficiency.attention_us / 1e3
         return Timed(ms * op.count, Evidence.ROOFLINE)
@@ -141,14 +144,15 @@ class RooflineSource:
             flops = 4.0 * sequences * op.state_elements
         share = self.efficiency
         ms = np.maximum(
-            moved / (self.bytes_per_ms * share.attention_bw),
-            flops / (self.peak_flops_per_ms("bf16") * share.attention_flops),
+            moved / (self.bytes_per_ms * share.decode_bw),
+            flops / (self.peak_flops_per_ms("bf16") * share.prefill_flops),
         )
         if isinstance(op, MlaOp):
             ms = ms + self._projections(op, batch)[:, None]
         return Timed((ms + share.attention_us / 1e3) * op.count, Evidence.ROOFLINE, (), np.full(len(batch), np.inf))
 
     def _softmax_prefill(self, new: F64, keys: F64, heads: int, width: int, op: AttentionOp | MlaOp) -> F64:
+        """Attention of ``new`` tokens over ``keys`` each, with its rotary embedding and cache writes."""
         flops = 2.0 * new * keys * heads * width
         if isinstance(op, AttentionOp) and not op.causal:
             flops = flops * 2.0
@@ -156,44 +160,55 @@ class RooflineSource:
         prompts = np.maximum(1.0, np.vectorize(lambda t, c: prefill_shape(t, c)[0])(new, keys))
         kv_heads = op.kv_heads if isinstance(op, AttentionOp) else 1
         moved = 2.0 * (new * heads * width + keys * prompts * kv_heads * width)
-        return (
-            np.maximum(
-                flops / (self.peak_flops_per_ms("bf16") * share.attention_flops),
-                moved / (self.bytes_per_ms * share.attention_bw),
-            )
-            + share.attention_us / 1e3
+        reached = share.prefill_flops * keys / (keys + share.prefill_half)
+        core = np.maximum(
+            flops / (self.peak_flops_per_ms("bf16") * reached), moved / (self.bytes_per_ms * share.decode_bw)
         )
+        glue = 2.0 * new * (heads + 2 * kv_heads) * width / (self.bytes_per_ms * share.glue_bw)
+        return core + glue + (share.attention_us + 3 * share.launch_us) / 1e3
 
     def _projections(self, op: MlaOp, rows: F64) -> F64:
         return sum((self.rows(gemm, rows).ms for gemm in op.projections), np.zeros_like(rows))
 
     def _indexer(self, pairs: F64) -> F64:
         """Scores of a sparse-attention indexer: 64 heads of 128, FP8 (DeepSeek-V3.2's indexer)."""
-        return 2.0 * pairs * 64 * 128 / (self.peak_flops_per_ms("fp8") * self.efficiency.attention_flops)
+        return 2.0 * pairs * 64 * 128 / (self.peak_flops_per_ms("fp8") * self.efficiency.prefill_flops)
 
-    def _gemm(self, n: float, k: float, bits: float, stored: str, compute: str, rows: F64) -> F64:
+    def _gemm(self, n: float, k: float, weight: WeightFormat, rows: F64) -> F64:
+        peak = self.peak_flops_per_ms(weight.compute) * self.compute_share(weight.compute)
+        bandwidth, extra_us = self._weight_reading(weight)
+        moved = n * k * weight.bits / 8 + 2.0 * rows * (n + k)
+        return np.maximum(2.0 * rows * n * k / peak, moved / bandwidth) + self._launch() + extra_us / 1e3
+
+    def _weight_reading(self, weight: WeightFormat) -> tuple[float, float]:
+        """(bytes per ms at which weights of this format are read, microseconds to quantise the input)."""
         share = self.efficiency
-        peak = self.peak_flops_per_ms(compute) * self.compute_share(compute)
-        narrow = stored not in ("bf16", "fp16", "fp32") and compute in ("bf16", "fp16", "fp32")
-        bandwidth = self.bytes_per_ms * (share.dequant_bw if narrow else share.weight_bw)
-        moved = n * k * bits / 8 + 2.0 * rows * (n + k)
-        return np.maximum(2.0 * rows * n * k / peak, moved / bandwidth) + self._launch()
+        if weight.stored in _WIDE:
+            return self.bytes_per_ms * share.weight_bw, 0.0
+        if weight.compute in _WIDE or peak_flops_per_ms(self.gpu, weight.compute) == peak_flops_per_ms(
+            self.gpu, "bf16"
+        ):
+            return self.bytes_per_ms * share.dequant_bw, 0.0
+        return self.bytes_per_ms * share.narrow_bw, share.narrow_us
 
     def _moe(self, op: MoeOp, rows: F64) -> F64:
-        share = self.efficiency
+        """Grouped GEMMs of the routed experts on one rank.
+
+        Weights read: the distinct experts that the step's tokens select, E (1 - (1 - k / E)^T) with T the tokens to the
+        power 0.9, since real routing repeats experts more than uniform choice would (operators with a power-law
+        routing).
+        """
         matrices = 3 if op.gated else 2
-        experts = op.experts / op.ep
         inter = op.intermediate / op.tp
-        routed = rows * op.dp * op.topk / op.ep
-        # Expected number of distinct experts that at least one of the routed tokens selects (uniform routing).
-        active = experts * (1.0 - (1.0 - op.topk / op.experts) ** (rows * op.dp))
-        weight_bytes = active * matrices * op.hidden * inter * op.weight.bits / 8
-        narrow = op.weight.stored not in ("bf16", "fp16") and op.weight.compute in ("bf16", "fp16")
-        bandwidth = self.bytes_per_ms * (share.dequant_bw if narrow else share.weight_bw) * 0.85
+        total = rows * op.dp
+        routed = total * op.topk / op.ep
+        active = op.experts / op.ep * (1.0 - (1.0 - op.topk / op.experts) ** (total**0.9))
+        bandwidth, extra_us = self._weight_reading(op.weight)
+        moved = active * matrices * op.hidden * inter * op.weight.bits / 8 + 4.0 * routed * (op.hidden + inter)
+        share = self.compute_share(op.weight.compute) * self.efficiency.expert_flops
         flops = 2.0 * routed * matrices * op.hidden * inter
-        peak = self.peak_flops_per_ms(op.weight.compute) * self.compute_share(op.weight.compute) * 0.75
-        moved = weight_bytes + 4.0 * routed * (op.hidden + inter)
-        return np.maximum(flops / peak, moved / bandwidth) + 6 * self._launch()
+        peak = self.peak_flops_per_ms(op.weight.compute) * share
+        return np.maximum(flops / peak, moved / bandwidth) + 6 * self._launch() + 2 * extra_us / 1e3
 
     def _launch(self) -> float:
         return self.efficiency.launch_us / 1e3

@@ -84,7 +84,9 @@ def run(argv: list[str]) -> dict[str, Any]:
     print("\nvLLM, version or utilisation not stated: the defaults stand in; shown, not in the figures above")
     result["vllm_partly_stated"] = _table(rest)
     print("\nKV tokens from the engine's own GiB (two decimals, so a range)")
-    result["tokens"] = _tokens(scored)
+    result["tokens"] = _tokens(full + trtllm)
+    print("  rows not fully stated (KV type, speculation or version unknown):")
+    result["tokens_partly_stated"] = _tokens(rest)
     print("\nTensorRT-LLM: pool from the free memory logged before it")
     result["trtllm"] = _trtllm(trtllm)
     if options.peer:

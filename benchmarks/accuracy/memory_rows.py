@@ -25,6 +25,11 @@ SHAPES = {
     "Qwen/Qwen2.5-1.5B-Instruct": "qwen2.5-1.5b",
     "Qwen/Qwen2.5-0.5B-Instruct": "qwen2.5-0.5b",
     "Qwen/Qwen3.8-27B": "Qwen/Qwen3.5-27B",
+    "Qwen/Qwen3.8-27B-FP8": "Qwen/Qwen3.5-27B",
+    "Qwen3.8-27B-FP8": "Qwen/Qwen3.5-27B",
+    "Qwen3.6-27B (autoround int4)": "Qwen/Qwen3.5-27B",
+    "Qwen3.8-27B (autoround int4)": "Qwen/Qwen3.5-27B",
+    "Qwen3.6-27B (boot log of a KV dtype comparison)": "Qwen/Qwen3.5-27B",
     "Qwen3.6-35B-A3B (NVFP4)": "nvidia/Qwen3.6-35B-A3B-NVFP4",
     "meta-llama/Meta-Llama-3.1-405B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-405B",
     "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "deepseek-ai/DeepSeek-V2-Lite",
@@ -42,6 +47,7 @@ PRECISIONS = {
     "w8a8 int8": "int8",
     "gptq int4": "int4",
     "awq 4bit": "int4",
+    "autoround int4": "int4",
     "mxfp4": "as-config",
     "modelopt nvfp4": "as-config",
     "": "as-config",
@@ -151,7 +157,7 @@ def _log_case(row: dict[str, str]) -> Case:
             raise _CannotScoreError(f"version '{version}' is not a release") from error
     if row["quantization"] not in PRECISIONS:
         raise _CannotScoreError(f"quantisation '{row['quantization']}' is not in the planner's words")
-    kv_dtype = {"float16": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nvfp4": "fp4", "": "auto"}
+    kv_dtype = {"float16": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "nvfp4": "fp4", "": "auto"}
     if not row["tp"]:
         raise _CannotScoreError("parallel sizes not stated")
     settings = EngineSettings(
@@ -195,6 +201,7 @@ def _stated_in_source() -> dict[str, dict[str, Any]]:
     """Settings that a row's source states beyond the columns of the table, by row."""
     kinds: dict[str, Callable[[str], Any]] = {
         "sampler": str,
+        "kv_cache_dtype": str,
         "trt_backend": str,
         "engine_version_by_date": str,
         "max_num_batched_tokens": int,

@@ -27,6 +27,7 @@ FP8_DS_MLA_TOKEN_BYTES = 656
 
 INDEXER_SCALE_BYTES = 4
 MAMBA_BLOCK_ALIGNMENT = 16
+CONVOLUTION_WINDOW = 3  # past tokens that a recurrent layer's convolution keeps
 CROSS_ATTENTION_TOKENS = 1500  # Whisper's encoder; used when the configuration names no length
 
 
@@ -129,9 +130,13 @@ def token_bytes(mixer: Attention | Mla, resolved: ResolvedSettings) -> float:
     return heads * (mixer.head_dim + mixer.v_head_dim) * size
 
 
-def state_bytes(mixer: RecurrentState, tp: int) -> float:
-    """Bytes of one layer's recurrent state for one sequence on one rank."""
-    return (mixer.conv_elements * mixer.conv_dtype_bytes + mixer.state_elements * mixer.state_dtype_bytes) / tp
+def state_bytes(mixer: RecurrentState, tp: int, speculative_tokens: int = 0) -> float:
+    """Bytes of one layer's recurrent state for one sequence on one rank.
+
+    Speculation lengthens the convolution's window by its tokens; the kernels of all known models are four wide.
+    """
+    convolution = mixer.conv_elements * (CONVOLUTION_WINDOW + speculative_tokens) / CONVOLUTION_WINDOW
+    return (convolution * mixer.conv_dtype_bytes + mixer.state_elements * mixer.state_dtype_bytes) / tp
 
 
 def kv_layout(model: ModelSpec, resolved: ResolvedSettings, *, stage: int | None = None) -> KvLayout:
@@ -154,7 +159,7 @@ def _kinds(model: ModelSpec, resolved: ResolvedSettings, stage: dict[int, int], 
     def add(group: LayerGroup, layers: int) -> None:
         mixer = group.mixer
         if isinstance(mixer, RecurrentState):
-            counts[_Kind("state", 0.0, None, state_bytes(mixer, resolved.tp))] += layers
+            counts[_Kind("state", 0.0, None, state_bytes(mixer, resolved.tp, resolved.speculative_tokens))] += layers
         elif isinstance(mixer, Mla):
             counts[_Kind("full", token_bytes(mixer, resolved), None)] += layers
         elif isinstance(mixer, Attention) and mixer.kind != "encoder":

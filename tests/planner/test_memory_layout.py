@@ -137,6 +137,17 @@ def test_recurrent_hybrids_as_logged(
     assert got[2] == pytest.approx(concurrency, abs=0.006), row
 
 
+@pytest.mark.parametrize(("row", "kv_gib", "tokens"), [("kv060", 11.054, 623_873), ("kv059", 11.025, 622_408)])
+def test_speculation_lengthens_state_and_adds_a_layer(row: str, kv_gib: float, tokens: int) -> None:
+    # Two 3090s, 262,144 tokens, 8-bit cache, three speculative tokens: 426 and 425 blocks of 17 layers, 179 a request.
+    model = get_model("Qwen/Qwen3.5-27B")
+    settings = vllm("0.24.0", tp=2, max_model_len=262_144, kv_cache_dtype="fp8", max_num_seqs=2, speculative_tokens=3)
+    resolved = resolve(settings, model, gpu("RTX-3090"))
+    layout = kv_layout(model, resolved)
+    assert (layout.slots, layout.block_tokens, layout.blocks_for(262_144)) == (17, 1600, 179)
+    assert kv_tokens_from_gib(model, resolved, kv_gib)[1] == tokens, row
+
+
 def test_recurrent_models_need_a_state_block_for_each_running_sequence() -> None:
     # Reported: a 27B hybrid in fp8 on one H100 at 0.95 has 856 state blocks; 1024 sequences are refused, 512 start.
     refused = account("Qwen/Qwen3.5-27B", h100(), vllm("0.22.1", precision="fp8", gpu_memory_utilization=0.95))

@@ -47,7 +47,7 @@ def resolve_settings(model_ref: str, gpu_name: str, settings: dict[str, Any]) ->
     if not answer.ok:
         from planner.errors import UnsupportedError
 
-        raise UnsupportedError("; ".join(answer.reasons), field="settings")
+        raise UnsupportedError("; ".join(reason.rstrip(".") for reason in answer.reasons), field="settings")
     return resolve(wanted, model, gpu)
 
 

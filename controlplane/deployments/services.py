@@ -250,7 +250,7 @@ def _check_fits(deployment: Deployment) -> None:
         raise ValidationError(f"{deployment} cannot be checked for memory: {error}") from error
     if not memory.fits:
         raise ValidationError(
-            f"{deployment} does not fit: {'; '.join(memory.reasons)}. Plan it with more GPUs, a shorter context or a "
+            f"{deployment} does not fit: {'; '.join(reason.rstrip('.') for reason in memory.reasons)}. Plan it with more GPUs, a shorter context or a "
             "smaller precision."
         )
 

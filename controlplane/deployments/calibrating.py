@@ -58,7 +58,9 @@ def fit_calibration(*, actor: Actor, probe: ProbeRun, report: Report = lambda sh
         return save_record(row, actor=actor)
 
 
-def set_active(*, actor: Actor, calibration: Calibration, active: bool) -> Calibration:
+def set_active(
+    *, actor: Actor, calibration: Calibration, active: bool, expected_version: int | None = None
+) -> Calibration:
     """Use a calibration, or no longer; the other one of the same kind gives way. Takes a planner."""
     access.require(actor, Role.PLANNER)
     with transaction.atomic():
@@ -69,7 +71,7 @@ def set_active(*, actor: Actor, calibration: Calibration, active: bool) -> Calib
             }
             Calibration.objects.filter(**same, active=True).exclude(pk=calibration.pk).update(active=False)
         calibration.active = active
-        save_record(calibration, actor=actor)
+        save_record(calibration, actor=actor, expected_version=expected_version)
         log_change(calibration, ChangeLog.Action.ACT, actor=actor, after={"active": active})
     return calibration
 

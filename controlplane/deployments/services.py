@@ -249,9 +249,9 @@ def _check_fits(deployment: Deployment) -> None:
     except PlannerError as error:
         raise ValidationError(f"{deployment} cannot be checked for memory: {error}") from error
     if not memory.fits:
+        reasons = "; ".join(reason.rstrip(".") for reason in memory.reasons)
         raise ValidationError(
-            f"{deployment} does not fit: {'; '.join(reason.rstrip('.') for reason in memory.reasons)}. Plan it with more GPUs, a shorter context or a "
-            "smaller precision."
+            f"{deployment} does not fit: {reasons}. Plan it with more GPUs, a shorter context or a smaller precision."
         )
 
 

@@ -125,6 +125,7 @@ def launch_deployment(*, actor: Actor, deployment: Deployment, emulated: bool = 
             port=port,
             gpu_indexes=tuple(deployment.gpu_indexes),
             flags=prediction.engine_flags(resolved),
+            stated=tuple(sorted(name for name, origin in resolved.origin.items() if origin == "user")),
             emulation=material,
         )
         job = submit_job(

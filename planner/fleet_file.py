@@ -152,6 +152,7 @@ def _base_node(pool: Mapping[str, Any], path: str, sites: Mapping[str, EnergyPri
     }
     fields["gpu"] = get_gpu(_text(fields["gpu"], f"{path}.gpu")).name
     fields.setdefault("gpus", 1)
+    fields["gpus"] = from_json(int, fields["gpus"], f"{path}.gpus")
     fields.setdefault("nvlink_domain", _domain(fields))
     site = _text(fields["site"], f"{path}.site", empty=True)
     if site and sites and site not in sites:

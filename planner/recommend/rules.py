@@ -16,11 +16,13 @@ from planner.economics.operations import (
 )
 from planner.engines import EngineName, EngineSettings, as_loaded, resolve, support
 from planner.errors import PlannerError
+from planner.fragmentation import kv_waste
 from planner.memory import ledger
 from planner.models.sharding import total_weights_bytes
 from planner.placement.sizing import Instance
 from planner.plan_types import Baseline, Candidate, PlanRequest, PlanWorkload, RuleOfThumb
 from planner.recommend.verdict import engine_of
+from planner.serving.arrivals import request_set
 from planner.serving.predict import predict
 from planner.serving.types import Load
 from planner.steptime import build
@@ -28,6 +30,7 @@ from planner.units import GIB
 
 Outcome = Literal["confirmed", "refuted", "mixed", "not_testable"]
 DENSE_STREAMS = 128
+KV_REQUESTS = 1000
 
 
 def rules_of_thumb(
@@ -43,7 +46,7 @@ def rules_of_thumb(
         _ttft(pairs),
         _density(request, pairs),
         _fp8(request),
-        _kv(candidates),
+        _kv(request, candidates),
         _builds(candidates),
         _agility(request),
         _portability(request),
@@ -150,18 +153,37 @@ def _fp8(request: PlanRequest) -> RuleOfThumb:
     return RuleOfThumb("fp8", claim, outcome, sentence, tuple(cases))
 
 
-def _kv(candidates: Sequence[Candidate]) -> RuleOfThumb:
+def _kv(request: PlanRequest, candidates: Sequence[Candidate]) -> RuleOfThumb:
     claim = "Reserving the maximum length wastes 60 to 80 % of the KV cache; paging gives 2 to 4 times the streams."
-    cases = []
-    for candidate in candidates:
-        performance = candidate.performance
-        if candidate.status == "ok" and performance is not None and engine_of(candidate) == "vllm":
-            cases.append((f"{candidate.id}: paged waste %", round(100 * performance.kv_waste, 1)))
-    if not cases:
-        return RuleOfThumb("kv", claim, "not_testable", "No candidate of vLLM was simulated.")
-    waste = [value for _, value in cases]
-    sentence = f"Paged, {min(waste):.1f} to {max(waste):.1f} % of the allocated KV holds no live token."
-    return RuleOfThumb("kv", claim, "confirmed" if max(waste) < 20 else "mixed", sentence, tuple(cases[:12]))
+    cases: list[tuple[str, float]] = []
+    wasted, gains = [], []
+    for workload in request.workloads:
+        own = [c for c in candidates if c.workload == workload.name and c.status == "ok" and c.memory is not None]
+        best = min(own, key=lambda c: (c.cost.usd_per_month if c.cost else Decimal(0), c.id), default=None)
+        if best is None or best.memory is None or best.memory.kv_tokens < 1:
+            continue
+        try:
+            load = Load("offline", requests=KV_REQUESTS)
+            drawn = request_set(load, workload.input_tokens, workload.output_tokens, seed=request.seed, block_tokens=16)
+            found = kv_waste(drawn.inputs, drawn.outputs, best.memory.kv_tokens, max_model_len=workload.max_model_len)
+        except PlannerError:
+            continue
+        wasted.append(100 * found.policy("contiguous").waste)
+        gains.append(found.concurrency_gain)
+        cases.append(
+            (f"{workload.name}: % wasted when {found.max_model_len} tokens are reserved", round(wasted[-1], 1))
+        )
+        cases.append((f"{workload.name}: % wasted when paged", round(100 * found.policy("paged").waste, 1)))
+        cases.append((f"{workload.name}: times the streams by paging", round(gains[-1], 2)))
+    if not gains:
+        return RuleOfThumb("kv", claim, "not_testable", "No workload here keeps a KV cache.")
+    inside = [60 <= waste <= 80 and 2 <= gain <= 4 for waste, gain in zip(wasted, gains, strict=True)]
+    outcome: Outcome = "confirmed" if all(inside) else "mixed" if any(inside) else "refuted"
+    sentence = (
+        f"On these workloads' lengths reservation wastes {min(wasted):.0f} to {max(wasted):.0f} % of the pool and "
+        f"paging runs {min(gains):.1f} to {max(gains):.1f} times the streams."
+    )
+    return RuleOfThumb("kv", claim, outcome, sentence, tuple(cases))
 
 
 def _builds(candidates: Sequence[Candidate]) -> RuleOfThumb:

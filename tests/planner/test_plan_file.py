@@ -1,0 +1,128 @@
+"""fleet.yaml: what it means, and errors that name the path."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.errors import InputError
+from planner.fleet_file import load_fleet_file, parse_fleet
+from planner.serving.types import SloTarget
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "fleet.yaml"
+
+SMALL = {
+    "sites": {"east": {"usd_per_kwh": 0.1, "pue": 1.2}},
+    "pools": [{"name": "h", "site": "east", "node_type": "8xH100-SXM", "count": 2, "price": 2.5}],
+    "workloads": [
+        {
+            "name": "chat",
+            "model": "Qwen/Qwen3-8B",
+            "load": {"rate_per_s": 3},
+            "input_tokens": 512,
+            "output_tokens": {"mean": 200, "sd": 50},
+            "slo": {"ttft_p99_ms": 900},
+        }
+    ],
+}
+
+
+def changed(path: str, value: object) -> str:
+    data = yaml.safe_load(yaml.safe_dump(SMALL))
+    keys = [int(key) if key.isdigit() else key for key in path.split(".")]
+    place = data
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return yaml.safe_dump(data)
+
+
+def test_example_is_read() -> None:
+    request = load_fleet_file(EXAMPLE)
+    assert [workload.name for workload in request.workloads] == ["chat", "code", "assistant", "search", "nightly"]
+    assert len(request.nodes) == 11
+    by_name = {node.name: node for node in request.nodes}
+    h100 = by_name["h100-2"]
+    assert (h100.gpu, h100.gpus, h100.nvlink_domain, h100.failure_domain) == ("H100-SXM5-80GB", 8, 8, "rack-2")
+    assert h100.price.basis == "tco"
+    assert sum(usd for _, usd in h100.price.parts) == h100.price.usd_per_gpu_hour
+    assert by_name["l40s-1"].price.basis == "catalogue"
+    assert by_name["l40s-1"].nvlink_domain == 1
+    assert by_name["lab-1"].busy_gpus == (0,)
+    assert by_name["lab-2"].state == "maintenance"
+    assert request.energy is not None
+    assert request.energy.usd_per_kwh == Decimal("0.19")
+    assert request.workloads[0].input_tokens.kind == "samples"
+    assert request.workloads[2].load.kind == "closed"
+
+
+def test_short_forms() -> None:
+    request = parse_fleet(yaml.safe_dump(SMALL), name="small")
+    assert request.name == "small"
+    assert [node.name for node in request.nodes] == ["h-1", "h-2"]
+    assert request.nodes[0].price.usd_per_gpu_hour == Decimal("2.5000")
+    workload = request.workloads[0]
+    assert workload.slo == (SloTarget("ttft", "p99", 900),)
+    assert (workload.input_tokens.value, workload.output_tokens.mean) == (512, 200.0)
+    assert workload.load.rate_per_s == 3.0
+
+
+def test_trace_with_arrivals_gives_the_load() -> None:
+    text = changed("workloads.0", {"name": "code", "model": "Qwen/Qwen3-8B", "load": {}, "trace": "azure_2023_code"})
+    workload = parse_fleet(text).workloads[0]
+    assert workload.load.arrival == "trace"
+    assert len(workload.load.times_s) == len(workload.input_tokens.samples)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("pools.0.gpus", "eight", "pools[0].gpus"),
+        ("pools.0.colour", "red", "pools[0].colour"),
+        ("pools.0.site", "west", "pools[0].site"),
+        ("pools.0.count", 0, "pools[0].count"),
+        ("pools.0.price", "dear", "pools[0].price"),
+        ("pools.0.price", {"purchase_usd": 1, "life_years": 0}, "pools[0].price.life_years"),
+        ("pools.0.price", {"purchase_usd": 1, "years": 4}, "pools[0].price.years"),
+        ("pools.0.nodes", [{"name": "x", "gpu": "T4"}, {"name": "y"}], "pools[0].nodes[0].gpu"),
+        ("workloads.0.load", {"rate_per_s": "many"}, "workloads[0].load.rate_per_s"),
+        ("workloads.0.load", {}, "workloads[0].load"),
+        ("workloads.0.input_tokens", 0, "workloads[0].input_tokens"),
+        ("workloads.0.input_tokens", {"mean": 3}, "workloads[0].input_tokens"),
+        ("workloads.0.slo", {"ttft_p42_ms": 3}, "workloads[0].slo.ttft_p42_ms"),
+        ("workloads.0.slo", [{"metric": "ttft", "stat": "p99"}], "workloads[0].slo[0].limit_ms"),
+        ("workloads.0.priority", 1.5, "workloads[0].priority"),
+        ("sites.east.usd_per_kwh", "nan", "sites.east.usd_per_kwh"),
+        ("mode", "rented", "mode"),
+        ("seed", "x", "seed"),
+        ("workloads", None, "workloads"),
+        ("calibrations", [{"engine": "vllm"}], "calibrations[0].gpu"),
+    ],
+)
+def test_error_names_the_path(path, value, where) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_fleet(changed(path, value))
+    assert caught.value.field == where
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "pools: 3"])
+def test_what_is_no_fleet_is_refused(text) -> None:
+    with pytest.raises(InputError):
+        parse_fleet(text)
+
+
+def test_operations_by_engine() -> None:
+    text = changed("operations", {"licence_usd_per_gpu_year": {"tensorrt_llm": 4500}, "start_up_minutes": {"vllm": 3}})
+    operations = parse_fleet(text).operations
+    assert operations.licence_usd_per_gpu_year == (("tensorrt_llm", Decimal(4500)),)
+    assert operations.start_up_minutes == (("vllm", Decimal(3)),)
+
+
+def test_purchase_takes_power_and_space_from_the_node_type() -> None:
+    text = changed("purchase", [{"name": "new", "node_type": "8xH200-SXM", "price": 3, "max_count": 2}])
+    option = parse_fleet(text).purchase_options[0]
+    assert (option.power_kw, option.rack_units, option.max_count) == (10.2, 8, 2)
+    assert option.node.state == "planned"

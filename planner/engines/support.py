@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
+from planner.engines import tensorrt_llm_models as tm
 from planner.engines.precision import SIXTEEN_BIT, computes_natively, storage_precision
 from planner.engines.types import DEFAULT_VERSION, EngineName, EngineSettings, Support
 from planner.engines.versions import at_least, outside_verified_range
@@ -19,47 +20,6 @@ TRTLLM_FLOOR = {"fp8": 8.9, "fp8_block": 9.0, "int8": 8.0, "int4": 8.0, "fp4": 1
 VLLM_MIN_CAPABILITY = 7.0
 TRTLLM_MIN_CAPABILITY = 8.0
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-
-TRTLLM_ARCHITECTURES = frozenset(
-    {
-        "BertForSequenceClassification",
-        "DeepseekV3ForCausalLM",
-        "DeepseekV32ForCausalLM",
-        "Exaone4ForCausalLM",
-        "Gemma3ForCausalLM",
-        "Gemma3ForConditionalGeneration",
-        "GptOssForCausalLM",
-        "Glm4MoeForCausalLM",
-        "KimiK2ForCausalLM",
-        "Llama4ForConditionalGeneration",
-        "LlamaForCausalLM",
-        "LlavaLlamaModel",
-        "LlavaNextForConditionalGeneration",
-        "MiniMaxM2ForCausalLM",
-        "MistralForCausalLM",
-        "Mistral3ForConditionalGeneration",
-        "MixtralForCausalLM",
-        "MllamaForConditionalGeneration",
-        "NemotronForCausalLM",
-        "NemotronHForCausalLM",
-        "NemotronNASForCausalLM",
-        "DeciLMForCausalLM",
-        "Phi3ForCausalLM",
-        "Phi4MMForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen2ForProcessRewardModel",
-        "Qwen2ForRewardModel",
-        "Qwen2VLForConditionalGeneration",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
-        "Qwen3VLForConditionalGeneration",
-        "Qwen3VLMoeForConditionalGeneration",
-        "Starcoder2ForCausalLM",
-    }
-)
-"""Architectures of the PyTorch back end's table of supported models, 1.3 line."""
 
 
 def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support:
@@ -79,7 +39,7 @@ def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support
     _check_device(gpu, settings, reasons)
     _check_shape(model, settings, reasons, warnings)
     _check_precision(model, gpu, settings, version, reasons, warnings)
-    _check_model(model, settings, version, reasons, warnings)
+    _check_model(model, gpu, settings, version, reasons, warnings)
     _check_features(model, gpu, settings, version, reasons, warnings)
     return Support(ok=not reasons, reasons=tuple(reasons), warnings=tuple(warnings))
 
@@ -182,18 +142,24 @@ def _check_precision(
 
 
 def _check_model(
-    model: ModelSpec, settings: EngineSettings, version: str, reasons: list[str], warnings: list[str]
+    model: ModelSpec,
+    gpu: GpuSpec,
+    settings: EngineSettings,
+    version: str,
+    reasons: list[str],
+    warnings: list[str],
 ) -> None:
     if settings.engine is EngineName.TENSORRT_LLM:
-        if model.task == "embed":
+        if model.task == "embed" and not at_least(version, "1.4.0"):
             reasons.append("TensorRT-LLM's server does not serve embedding models before 1.4.")
-            if at_least(version, "1.4.0"):
-                reasons.pop()
-                warnings.append("Embedding models are new in TensorRT-LLM 1.4; memory is unverified.")
-        elif mt.is_encoder_only(model) and model.architecture not in TRTLLM_ARCHITECTURES:
-            reasons.append(f"TensorRT-LLM does not serve the encoder {model.architecture}.")
-        elif model.architecture not in TRTLLM_ARCHITECTURES:
-            reasons.append(f"{model.architecture} is not among the architectures that TensorRT-LLM {version} lists.")
+        elif model.task == "embed":
+            warnings.append("Embedding models are new in TensorRT-LLM 1.4; memory is unverified.")
+        else:
+            against = tm.reason_against(model.architecture, version)
+            if against is not None:
+                reasons.append(against)
+        if model.architecture in tm.BLACKWELL_ONLY and not gt.is_sm100_family(gpu):
+            reasons.append(f"TensorRT-LLM serves {model.architecture} on data-centre Blackwell only.")
         if settings.trt_backend == "tensorrt" and at_least(version, "1.3.0rc21"):
             reasons.append(f"The engine-build back end was removed after 1.3.0rc20; {version} has only pytorch.")
     length = settings.max_model_len

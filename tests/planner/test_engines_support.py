@@ -113,3 +113,19 @@ def test_prompts_beyond_the_token_budget_are_refused_by_tensorrt_llm() -> None:
     got = support(get_model(LLAMA_8B), h100(), trtllm())
     assert any("prompts above max_num_tokens (8192) are refused" in warning for warning in got.warnings)
     assert support(get_model(LLAMA_8B), h100(), trtllm(max_model_len=8192)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "words"),
+    [
+        ("Qwen/Qwen3.5-35B-A3B", "1.2.0", "does not list"),
+        ("Qwen/Qwen3.5-35B-A3B", "1.3.0rc20", ""),
+        ("google/gemma-2-9b-it", "1.3.0rc20", "not among the architectures"),
+        ("deepseek-ai/DeepSeek-V2-Lite", "1.3.0rc20", "AutoDeploy"),
+        ("openai/gpt-oss-20b", "1.1.0", ""),
+    ],
+)
+def test_architectures_of_tensorrt_llm_by_version(model: str, version: str, words: str) -> None:
+    got = reasons(model, "H200", trtllm(version=version))
+    assert words in got
+    assert bool(got) is bool(words)

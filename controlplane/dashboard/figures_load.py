@@ -85,6 +85,8 @@ def length_distribution(samples: Sequence[int], *, ident: str, title: str, colou
     if values.size == 0:
         return make(ident, title, [], {}, (Column("Tokens"), Column("Requests")), [])
     low, high = max(1, int(values.min())), max(2, int(values.max()))
+    if low == high:
+        return _one_length(low, values.size, ident, title, colour)
     log = high / low > 30
     bins = min(40, max(4, int(np.sqrt(values.size)) * 2))
     edges = np.unique(np.round(np.geomspace(low, high + 1, bins + 1) if log else np.linspace(low, high + 1, bins + 1)))
@@ -112,6 +114,22 @@ def length_distribution(samples: Sequence[int], *, ident: str, title: str, colou
     columns = (Column("Tokens", numeric=False), Column("Requests"), Column("Share", "%"))
     note = f"Median {fmt.sig(median)}, 99th percentile {fmt.sig(p99)}, mean {fmt.sig(values.mean())} tokens."
     return make(ident, title, traces, figure_layout, columns, rows, note=note, size="short")
+
+
+def _one_length(tokens: int, requests: int, ident: str, title: str, colour: str) -> Chart:
+    bar = go.Bar(
+        x=[tokens], y=[100], width=[tokens / 12], marker={"color": colour}, textposition="none",
+        hovertemplate=f"{tokens:,} tokens<br>every request<extra></extra>",
+    )  # fmt: skip
+    figure_layout = {
+        "xaxis": axis("Tokens", range=[0, tokens * 2]),
+        "yaxis": axis("Requests", "%", range=[0, 105]),
+    }
+    columns = (Column("Tokens", numeric=False), Column("Requests"), Column("Share", "%"))
+    note = f"Every request has {tokens:,} tokens."
+    return make(
+        ident, title, [bar], figure_layout, columns, [(f"{tokens:,}", requests, 100.0)], note=note, size="short"
+    )
 
 
 def arrivals(times_s: Sequence[float], *, ident: str = "arrivals", title: str = "Arrivals", buckets: int = 60) -> Chart:

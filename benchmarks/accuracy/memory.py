@@ -1,6 +1,7 @@
 """The memory ledger against what engines reported at start-up: ``python -m benchmarks accuracy memory``.
 
-``--verbose`` lists the rows left out, ``--peer`` scores aiconfigurator's own estimate of the same rows.
+``--verbose`` lists the rows left out, ``--peer`` scores aiconfigurator's own estimate of the same rows, ``--waste``
+shows how much of a KV pool the shipped traces waste.
 
 Three questions: how far is the predicted KV pool (and each term) from the engine's own figures; are the tokens exact to
 the block when the engine's GiB are given; does TensorRT-LLM's rule hold. No row is dropped for its error: a row is left
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from benchmarks.accuracy import kv_waste
 from benchmarks.accuracy.memory_peer import peer_kv_gib
 from benchmarks.accuracy.memory_rows import Case, LeftOut, log_cases, vector_cases
 from planner.engines import EngineName, resolve
@@ -63,6 +65,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy memory")
     parser.add_argument("--verbose", action="store_true", help="also list the rows left out")
     parser.add_argument("--peer", action="store_true", help="also score aiconfigurator's estimate of the same rows")
+    parser.add_argument("--waste", action="store_true", help="also show KV waste on the traces that ship")
     options = parser.parse_args(argv)
     rows, left = log_cases()
     cases = vector_cases() + rows
@@ -91,6 +94,8 @@ def run(argv: list[str]) -> dict[str, Any]:
     result["trtllm"] = _trtllm(trtllm)
     if options.peer:
         result["peer"] = _peer(full)
+    if options.waste:
+        result["kv_waste"] = kv_waste.table()
     result["left_out"] = _left_out(left, options.verbose)
     return result
 
@@ -164,7 +169,9 @@ def _tokens(rows: list[Scored]) -> dict[str, Any]:
         resolved = resolve(case.settings, case.model, case.gpu)
         low = kv_tokens_from_gib(case.model, resolved, case.kv_gib - ROUNDING_GIB)
         high = kv_tokens_from_gib(case.model, resolved, case.kv_gib + ROUNDING_GIB)
-        if low[1] <= case.kv_tokens <= high[1]:
+        concurrency = case.max_concurrency
+        told = concurrency is None or low[2] - 0.0051 <= concurrency <= high[2] + 0.0051
+        if low[1] <= case.kv_tokens <= high[1] and told:
             exact += 1
         else:
             wrong.append(

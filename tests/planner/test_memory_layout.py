@@ -148,6 +148,26 @@ def test_speculation_lengthens_state_and_adds_a_layer(row: str, kv_gib: float, t
     assert kv_tokens_from_gib(model, resolved, kv_gib)[1] == tokens, row
 
 
+def test_windows_count_both_steps_in_flight() -> None:
+    # kv039: eight H100, 262,144 tokens, six padding layers; 26.588 requests of 49.18 GiB.
+    model = get_model("XiaomiMiMo/MiMo-V2-Flash")
+    changes = {"tp": 8, "ep": 8, "max_model_len": 262_144, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+    resolved = resolve(vllm("0.28.0", **changes), model, h100())
+    layout = kv_layout(model, resolved)
+    assert layout.padding_layers == 6
+    low = kv_tokens_from_gib(model, resolved, 49.175)
+    high = kv_tokens_from_gib(model, resolved, 49.185)
+    assert low[1] <= 6_969_972 <= high[1]
+
+
+def test_one_state_block_without_prefix_caching() -> None:
+    # kv092: 184 blocks of 8.82 GiB, 1.08 requests of 131,072 tokens; 256 sequences were refused.
+    model = get_model("Qwen/Qwen3.5-27B")
+    settings = vllm("0.24.0", precision="int4", max_model_len=131_072, enable_prefix_caching=False)
+    resolved = resolve(settings, model, gpu("L40S"))
+    assert kv_tokens_from_gib(model, resolved, 8.82)[:2] == (184, 141_036)
+
+
 def test_recurrent_models_need_a_state_block_for_each_running_sequence() -> None:
     # Reported: a 27B hybrid in fp8 on one H100 at 0.95 has 856 state blocks; 1024 sequences are refused, 512 start.
     refused = account("Qwen/Qwen3.5-27B", h100(), vllm("0.22.1", precision="fp8", gpu_memory_utilization=0.95))

@@ -17,6 +17,7 @@ from controlplane.core.models import ApiToken, ChangeLog, Role, User
 from controlplane.core.services import log_change, save_record
 
 SCHEME = "tng"
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _USE_NOTED_EVERY = dt.timedelta(minutes=1)
 
 
@@ -32,13 +33,17 @@ def create_token(
     expires_at: dt.datetime | None = None,
     networks: tuple[str, ...] = (),
     read_only: bool = False,
+    made_with: ApiToken | None = None,
 ) -> tuple[ApiToken, str]:
     """Make a token for ``user``; returns the row and the token itself, which is shown this once.
 
-    Raises ValidationError (name taken, expiry in the past, malformed network), PermissionDenied.
+    ``made_with``: the token that the actor came with, if any; the new one may reach no further. Raises ValidationError
+    (name taken, expiry in the past, malformed network), PermissionDenied.
     """
     if actor is not None and actor.pk != user.pk:
         access.require(actor, Role.ADMIN)
+    if made_with is not None:
+        _check_no_further(made_with, expires_at, networks)
     if expires_at is not None and expires_at <= timezone.now():
         raise ValidationError({"expires_at": "The expiry lies in the past; choose a later one, or none."})
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
@@ -87,6 +92,26 @@ def revoke_token(*, actor: Actor, token: ApiToken) -> ApiToken:
         if changed:
             log_change(token, ChangeLog.Action.ACT, actor=actor, after={"revoked_at": str(token.revoked_at)})
     return token
+
+
+def _check_no_further(made_with: ApiToken, expires_at: dt.datetime | None, networks: tuple[str, ...]) -> None:
+    """A token that ends, or is tied to networks, makes only tokens that do and are."""
+    if made_with.read_only:
+        raise PermissionDenied("A read-only token makes no tokens.")
+    if made_with.expires_at is not None and (expires_at is None or expires_at > made_with.expires_at):
+        raise ValidationError(
+            {"expires_at": f"The token you came with ends at {made_with.expires_at:%Y-%m-%d %H:%M} UTC; end no later."}
+        )
+    if made_with.networks:
+        outer = [ipaddress.ip_network(text) for text in made_with.networks]
+        inner = [ipaddress.ip_network(_network(text)) for text in networks]
+        if not inner or not all(any(_inside(one, other) for other in outer) for one in inner):
+            allowed = ", ".join(made_with.networks)
+            raise ValidationError({"networks": f"The token you came with is tied to {allowed}; stay within."})
+
+
+def _inside(inner: IpNetwork, outer: IpNetwork) -> bool:
+    return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]
 
 
 def _digest(token: str) -> str:

@@ -1,0 +1,136 @@
+"""What the planner is asked over the network: bounded work, models by name only, never by path."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.workloads.services import model_spec
+from planner import MODEL_VERSION, catalog, engines, memory
+from planner.engines.types import EngineSettings
+from planner.errors import InputError, UnsupportedError
+from planner.estimate import estimate
+from planner.jsonio import from_json, to_json
+from planner.models.spec import ModelSpec
+
+MAX_LINES = 100
+MAX_REQUESTS = 20_000
+MAX_TOKENS = 20_000_000
+BUDGET_S = 60.0
+"""After this the remaining lines are answered with an error that says so."""
+
+
+def find_model(name: str) -> ModelSpec:
+    """A catalogue model by id or alias, or an uploaded one by id; raises UnknownModelError. Never opens ``name``."""
+    try:
+        return catalog.get_model(name, allow_path=False)
+    except InputError:
+        return model_spec(name)
+
+
+def answer_lines(lines: list[Any]) -> list[dict[str, Any]]:
+    """The answer to each request of the estimate contract, in order."""
+    started = time.monotonic()
+    answers = []
+    for line in lines:
+        if time.monotonic() - started > BUDGET_S:
+            answers.append(_refusal(line, f"Not computed within {BUDGET_S:g} s; send the remaining lines again."))
+            continue
+        answers.append(answer_line(line))
+    return answers
+
+
+def answer_line(line: Any) -> dict[str, Any]:
+    """The answer to one request; one that would take too long is refused, as is anything that is no object."""
+    if not isinstance(line, dict):
+        return _refusal(line, "Each line must be a JSON object.")
+    problem = _too_much(line)
+    return _refusal(line, problem) if problem else estimate(line, find_model=find_model)
+
+
+def memory_answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory of one GPU: ledger, resolved settings and their origin, the command line that gives it, remedies.
+
+    Raises PlannerError for a name or setting that is not known.
+    """
+    model, gpu = find_model(asked["model"]), catalog.get_gpu(asked["gpu"])
+    settings = from_json(EngineSettings, {**asked.get("settings", {}), "engine": asked["engine"]}, "settings")
+    total_gib = asked.get("gpu_memory_gib")
+    able = engines.support(model, gpu, settings)
+    answer: dict[str, Any] = {
+        "status": "ok" if able.ok else "unsupported",
+        "reasons": list(able.reasons),
+        "warnings": list(able.warnings),
+        "model": asked["model"],
+        "gpu": gpu.name,
+        "ledger": None,
+        "settings": None,
+        "command_line": [],
+        "config_files": {},
+        "remedies": [],
+        "evidence": None,
+        "model_version": MODEL_VERSION,
+    }
+    if not able.ok:
+        return answer
+    try:
+        resolved = engines.resolve(settings, model, gpu, expected_len=asked.get("expected_len"))
+        ledger = memory.ledger(model, gpu, resolved, total_gib=total_gib)
+    except UnsupportedError as error:
+        return {**answer, "status": "unsupported", "reasons": [str(error)]}
+    answer |= {
+        "status": "ok" if ledger.fits else "infeasible",
+        "reasons": list(ledger.reasons),
+        "ledger": to_json(ledger),
+        "settings": to_json(resolved),
+        "command_line": engines.command_line(resolved, asked["model"], asked["model"], 8000),
+        "config_files": engines.config_files(resolved),
+        "evidence": ledger.evidence.value,
+    }
+    if not ledger.fits:
+        answer["remedies"] = to_json(memory.advise(model, gpu, settings, total_gib=total_gib))
+    return answer
+
+
+def _too_much(line: Mapping[str, Any]) -> str:
+    """Why a line would take too long to simulate, in one sentence; empty when it would not."""
+    load = line.get("load")
+    if not isinstance(load, dict):
+        return ""
+    requests = _number(load.get("requests"))
+    if requests > MAX_REQUESTS:
+        return f"load.requests is {requests:,.0f}; at most {MAX_REQUESTS:,} are simulated over the API. Ask for fewer."
+    clients = _number(load.get("concurrency"))
+    if clients > MAX_REQUESTS:
+        return f"load.concurrency is {clients:,.0f}; at most {MAX_REQUESTS:,} over the API. Divide by the replicas."
+    tokens = _longest(line.get("output_tokens")) * max(requests, clients, 1000.0)
+    if tokens > MAX_TOKENS:
+        return (
+            f"That is {tokens:,.0f} output tokens; at most {MAX_TOKENS:,} over the API. Ask for fewer or shorter ones."
+        )
+    return ""
+
+
+def _longest(value: Any) -> float:
+    if isinstance(value, dict):
+        return max((_number(item) for item in value.values()), default=0.0)
+    return _number(value)
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
+
+def _refusal(line: Any, reason: str) -> dict[str, Any]:
+    return {
+        "id": line.get("id") if isinstance(line, dict) else None,
+        "status": "error",
+        "reasons": [reason],
+        "memory": None,
+        "perf": None,
+        "cost": None,
+        "power_w": None,
+        "evidence": None,
+        "model_version": MODEL_VERSION,
+    }

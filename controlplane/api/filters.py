@@ -1,0 +1,78 @@
+"""Filters of the lists. A parameter that no filter knows is refused: a misspelt one must not answer everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters as df
+from django.db import models
+from django.db.models import QuerySet
+from django_filters.rest_framework import DjangoFilterBackend
+from rest_framework.exceptions import ValidationError
+from rest_framework.filters import OrderingFilter
+from rest_framework.request import Request
+
+GENERAL = ("search", "ordering", "limit", "offset", "brief", "fields", "format")
+
+
+class IdIn(df.BaseInFilter, df.NumberFilter):
+    """Ids separated by commas."""
+
+
+class UuidIn(df.BaseInFilter, df.UUIDFilter):
+    """UUIDs separated by commas."""
+
+
+class RecordFilter(df.FilterSet):
+    """Filters by field; times with ``__gte`` and ``__lt``."""
+
+
+def by(key: str, queryset: Any, field: str | None = None) -> df.ModelMultipleChoiceFilter:
+    """A filter by another record's natural key; several may be given."""
+    return df.ModelMultipleChoiceFilter(queryset=queryset, to_field_name=key, field_name=field)
+
+
+def choices(values: type[models.TextChoices] | Any) -> df.MultipleChoiceFilter:
+    """A filter by one or more of some choices."""
+    return df.MultipleChoiceFilter(choices=getattr(values, "choices", values))
+
+
+def filters_of(model: type[models.Model], fields: dict[str, list[str]], **declared: Any) -> type[RecordFilter]:
+    """A filter class: ``fields`` with their lookups, ``declared`` filters, the id, and the times a record has."""
+    times = [name for name in ("created_at", "updated_at") if hasattr(model, name)]
+    lookups = {**fields, **{name: ["gte", "lt"] for name in times}}
+    is_uuid = isinstance(model._meta.pk, models.UUIDField)
+    meta = type("Meta", (), {"model": model, "fields": lookups})
+    members = {"id": (UuidIn if is_uuid else IdIn)(field_name="id"), **declared, "Meta": meta}
+    return type(f"{model.__name__}Filter", (RecordFilter,), {**members, "__doc__": f"Filters of {model.__name__}."})
+
+
+class StrictFilter(DjangoFilterBackend):
+    """The filters of a view, and nothing else."""
+
+    def filter_queryset(self, request: Request, queryset: QuerySet, view: Any) -> QuerySet:
+        """Filtered rows; raises ValidationError naming an unknown parameter."""
+        filters = self.get_filterset_class(view, queryset)
+        known = {*GENERAL, *(filters.base_filters if filters else ()), *getattr(view, "extra_parameters", ())}
+        for name in request.query_params:
+            if name not in known:
+                message = f"There is no such parameter; known: {', '.join(sorted(known))}."
+                raise ValidationError({name[:60]: [message]}, code="unknown")
+        return super().filter_queryset(request, queryset, view)
+
+
+class StrictOrdering(OrderingFilter):
+    """``ordering=field`` or ``-field``, several separated by commas; an unknown field is refused."""
+
+    def remove_invalid_fields(self, queryset: QuerySet, fields: list[str], view: Any, request: Request) -> list[str]:
+        """All of them; raises ValidationError for one that cannot be ordered by."""
+        known = [item[0] for item in self.get_valid_fields(queryset, view, {"request": request})]
+        for name in fields:
+            if name.removeprefix("-") not in known:
+                raise ValidationError({"ordering": f"{name[:60]!r} is not known; use one of: {', '.join(known)}."})
+        return fields
+
+    def filter_queryset(self, request: Request, queryset: QuerySet, view: Any) -> QuerySet:
+        """Ordered rows, the id last so that pages do not overlap."""
+        ordering = self.get_ordering(request, queryset, view)
+        return queryset.order_by(*ordering, "pk") if ordering else queryset

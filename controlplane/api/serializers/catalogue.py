@@ -1,0 +1,179 @@
+"""What the catalogue holds, each fact with its source; and what the planner is asked and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from controlplane.api.serializers.base import Strict
+from controlplane.api.serializers.deployments import SettingsSerializer
+from controlplane.inventory.models import ENGINES
+from controlplane.workloads.models import PRECISIONS
+
+
+class CatalogueGpuSerializer(serializers.Serializer):
+    """One accelerator as one engine rank sees it; null where no source states the fact."""
+
+    name = serializers.CharField()
+    vendor = serializers.CharField()
+    architecture = serializers.CharField()
+    form_factor = serializers.CharField()
+    memory_gb = serializers.FloatField(help_text="As marketed, decimal.")
+    total_gib = serializers.FloatField(help_text="As driver and engines report it.")
+    total_gib_evidence = serializers.CharField()
+    mem_bw_gb_s = serializers.FloatField(allow_null=True)
+    bf16_tflops = serializers.FloatField(allow_null=True)
+    fp16_tflops = serializers.FloatField(allow_null=True)
+    fp8_tflops = serializers.FloatField(allow_null=True)
+    int8_tops = serializers.FloatField(allow_null=True)
+    fp4_tflops = serializers.FloatField(allow_null=True)
+    tdp_w = serializers.FloatField(allow_null=True)
+    allin_kw_per_gpu = serializers.FloatField(allow_null=True)
+    link = serializers.CharField()
+    link_gb_s = serializers.FloatField(allow_null=True)
+    scale_up_domain = serializers.IntegerField(allow_null=True)
+    compute_capability = serializers.FloatField(allow_null=True)
+    pcie_gen = serializers.IntegerField(allow_null=True)
+    aic_system = serializers.CharField(allow_null=True, help_text="Where measured operators exist.")
+    source = serializers.CharField()
+    notes = serializers.CharField()
+    unified_memory = serializers.BooleanField()
+
+
+class CatalogueNodeTypeSerializer(serializers.Serializer):
+    """A server model."""
+
+    name = serializers.CharField()
+    gpu = serializers.CharField()
+    gpus = serializers.IntegerField()
+    nvlink_domain = serializers.IntegerField()
+    cpu_cores = serializers.IntegerField(allow_null=True)
+    memory_gib = serializers.FloatField(allow_null=True)
+    max_power_w = serializers.FloatField(allow_null=True)
+    rack_units = serializers.IntegerField(allow_null=True)
+    network_gb_s = serializers.FloatField()
+    source = serializers.CharField()
+
+
+class CataloguePriceSerializer(serializers.Serializer):
+    """A published price, with its source and how far it can be relied upon."""
+
+    item = serializers.CharField()
+    kind = serializers.CharField()
+    usd = serializers.DecimalField(max_digits=14, decimal_places=4, allow_null=True)
+    unit = serializers.CharField()
+    usd_low = serializers.DecimalField(max_digits=14, decimal_places=4, allow_null=True)
+    usd_high = serializers.DecimalField(max_digits=14, decimal_places=4, allow_null=True)
+    source = serializers.CharField()
+    date = serializers.CharField()
+    reliability = serializers.CharField()
+    notes = serializers.CharField()
+
+
+class CatalogueModelSerializer(serializers.Serializer):
+    """A model of the catalogue."""
+
+    model_id = serializers.CharField()
+    architecture = serializers.CharField()
+    task = serializers.CharField()
+    parameters = serializers.IntegerField(source="total_params")
+    layers = serializers.IntegerField()
+    max_position = serializers.IntegerField()
+    precision = serializers.CharField(source="quantization.precision")
+
+
+class CatalogueTraceSerializer(serializers.Serializer):
+    """A trace of the catalogue; POST its name to /traces/ to use it."""
+
+    name = serializers.CharField()
+    description = serializers.CharField()
+    requests = serializers.IntegerField()
+    has_arrivals = serializers.BooleanField()
+    prefix_hit = serializers.FloatField(allow_null=True)
+    source = serializers.CharField()
+    licence = serializers.CharField()
+
+
+class LoadSerializer(serializers.Serializer):
+    """Who asks, how often. Left out: memory only."""
+
+    kind = serializers.ChoiceField(choices=["closed", "open", "offline"])
+    concurrency = serializers.IntegerField(required=False)
+    rate_per_s = serializers.FloatField(required=False)
+    arrival = serializers.ChoiceField(choices=["poisson", "constant", "gamma"], required=False)
+    cv = serializers.FloatField(required=False)
+    requests = serializers.IntegerField(required=False)
+
+
+class EstimateRequestSerializer(serializers.Serializer):
+    """One line of the estimate contract. ``input_tokens``: a number, {mean, sd} or {low, high}."""
+
+    id = serializers.JSONField(required=False)
+    model = serializers.CharField(help_text="Id of the catalogue, alias, or id of an uploaded model.")
+    gpu = serializers.CharField(help_text="Name of the catalogue, or alias.")
+    engine = serializers.ChoiceField(choices=ENGINES)
+    engine_version = serializers.CharField(required=False)
+    precision = serializers.ChoiceField(choices=PRECISIONS, required=False)
+    kv_cache_dtype = serializers.CharField(required=False)
+    tp = serializers.IntegerField(required=False)
+    pp = serializers.IntegerField(required=False)
+    ep = serializers.IntegerField(required=False)
+    dp = serializers.IntegerField(required=False)
+    max_model_len = serializers.IntegerField(required=False)
+    gpu_memory_utilization = serializers.FloatField(required=False)
+    free_gpu_memory_fraction = serializers.FloatField(required=False)
+    max_num_seqs = serializers.IntegerField(required=False)
+    max_num_batched_tokens = serializers.IntegerField(required=False)
+    gpu_memory_gib = serializers.FloatField(required=False)
+    load = LoadSerializer(required=False)
+    input_tokens = serializers.JSONField(required=False)
+    output_tokens = serializers.JSONField(required=False)
+    prefix_hit = serializers.FloatField(required=False)
+    seed = serializers.IntegerField(required=False)
+    usd_per_gpu_hour = serializers.FloatField(required=False)
+
+
+class EstimateSerializer(serializers.Serializer):
+    """The answer. ``perf.interval80`` holds the 80 % intervals, ``evidence`` what the figures rest on."""
+
+    id = serializers.JSONField(allow_null=True)
+    status = serializers.ChoiceField(choices=["ok", "infeasible", "unsupported", "error"])
+    reasons = serializers.ListField(child=serializers.CharField())
+    memory = serializers.DictField(allow_null=True)
+    perf = serializers.DictField(allow_null=True)
+    cost = serializers.DictField(allow_null=True)
+    power_w = serializers.FloatField(allow_null=True)
+    evidence = serializers.CharField(allow_null=True)
+    model_version = serializers.CharField()
+
+
+class MemoryRequestSerializer(Strict):
+    """A model on a GPU under settings."""
+
+    model = serializers.CharField(max_length=200, help_text="Id of the catalogue, alias, or id of an uploaded model.")
+    gpu = serializers.CharField(max_length=100, help_text="Name of the catalogue, or alias.")
+    engine = serializers.ChoiceField(choices=ENGINES)
+    settings = SettingsSerializer(required=False)
+    gpu_memory_gib = serializers.FloatField(min_value=0.1, max_value=10_000, required=False, allow_null=True)
+    expected_len = serializers.IntegerField(
+        min_value=1, max_value=100_000_000, required=False, allow_null=True,
+        help_text="Longest request planned for, when no max_model_len is set.",
+    )  # fmt: skip
+
+
+class MemorySerializer(serializers.Serializer):
+    """What one GPU holds; sizes in GiB per GPU. ``fits`` false: ``reasons`` say why, ``remedies`` what would."""
+
+    status = serializers.ChoiceField(choices=["ok", "infeasible", "unsupported"])
+    reasons = serializers.ListField(child=serializers.CharField())
+    warnings = serializers.ListField(child=serializers.CharField())
+    model = serializers.CharField()
+    gpu = serializers.CharField()
+    ledger: Any = serializers.DictField(allow_null=True, help_text="A planner MemoryLedger.")
+    settings = serializers.DictField(allow_null=True, help_text="Every setting as the engine resolves it, with origin.")
+    command_line = serializers.ListField(child=serializers.CharField(), help_text="What makes the engine run so.")
+    config_files = serializers.DictField(child=serializers.CharField())
+    remedies = serializers.ListField(child=serializers.DictField())
+    evidence = serializers.CharField(allow_null=True)
+    model_version = serializers.CharField()

@@ -1,0 +1,91 @@
+"""Scenarios, plans, placements, verdicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from controlplane.api.serializers.base import RecordField, RecordSerializer, Strict, record_meta, username
+from controlplane.inventory.models import Site
+from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
+from controlplane.workloads.models import Workload
+
+SUMMARY = (
+    "objective_usd_per_hour", "bound_usd_per_hour", "gap", "solve_s", "idle_usd_per_hour", "moves", "notes",
+    "unplaced", "baselines", "rules", "stranded_before", "stranded_after", "purchased_nodes",
+)  # fmt: skip
+"""What of a result stands in a plan's detail; candidates, verdicts and placements have paths of their own."""
+
+
+class ScenarioSerializer(RecordSerializer):
+    """A question: which workloads on the nodes of which sites. No sites or workloads: all of them."""
+
+    sites = RecordField(many=True, queryset=Site.objects.all(), required=False)
+    workloads = RecordField(many=True, queryset=Workload.objects.all(), required=False)
+
+    Meta = record_meta(
+        Scenario,
+        "name slug mode sites workloads time_limit_s seed notes",
+        brief="name slug mode",
+        extra_kwargs={"slug": {"required": False, "help_text": "Made from the name when left out."}},
+    )
+
+
+class PlanSerializer(RecordSerializer):
+    """One answer to a scenario. Its figures are predictions: each has its evidence and interval beside it."""
+
+    scenario = RecordField(read_only=True)
+    created_by = username("created_by")
+    approved_by = username("approved_by")
+    summary = serializers.SerializerMethodField(help_text="Of the result; null until it is computed.")
+
+    Meta = record_meta(
+        Plan,
+        "scenario number state status job model_version usd_per_hour summary created_by computed_at approved_by "
+        "approved_at",
+        brief="scenario number state",
+        read_only="scenario number state status job model_version usd_per_hour computed_at approved_at",
+    )
+    Meta.detail_only = ("summary",)  # type: ignore[attr-defined]
+
+    @extend_schema_field(OpenApiTypes.OBJECT)
+    def get_summary(self, plan: Plan) -> dict[str, Any] | None:
+        """Totals."""
+        result = plan.result
+        return None if result is None else {name: result.get(name) for name in SUMMARY}
+
+
+class PlanRequestSerializer(Strict):
+    """The scenario to compute a plan of."""
+
+    scenario = RecordField(queryset=Scenario.objects.all())
+
+
+class PlacementSerializer(RecordSerializer):
+    """One replica, or its part on one node."""
+
+    workload = RecordField(read_only=True, allow_null=True)
+    node = RecordField(read_only=True, allow_null=True)
+
+    Meta = record_meta(
+        PlacementRow,
+        "plan workload workload_name candidate_id replica node node_name gpu_indexes",
+        brief="workload_name node_name gpu_indexes",
+        read_only="plan workload_name candidate_id replica node_name gpu_indexes",
+    )
+
+
+class VerdictSerializer(RecordSerializer):
+    """The engine chosen for one workload, by how much (80 % interval), and why."""
+
+    workload = RecordField(read_only=True, allow_null=True)
+
+    Meta = record_meta(
+        VerdictRow,
+        "plan workload workload_name engine chosen runner_up sentence margin margin_low margin_high too_close",
+        brief="workload_name engine sentence",
+        read_only="plan workload_name engine chosen runner_up sentence margin margin_low margin_high too_close",
+    )

@@ -1,0 +1,227 @@
+"""Scenarios, plans and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ValidationError as DjangoValidationError
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from controlplane.api.filters import by, choices, filters_of
+from controlplane.api.problems import conflict_of
+from controlplane.api.serializers import planning as shapes
+from controlplane.api.serializers.jobs import JobSerializer
+from controlplane.api.views.base import ReadViewSet, RecordViewSet, accepted, acting, actor_of, bulk_schema
+from controlplane.inventory.models import Node, Site
+from controlplane.planning import services
+from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
+from controlplane.workloads.models import Workload
+
+OBJECTS = serializers.ListField(child=serializers.DictField())
+
+
+def _one_of(name: str, description: str) -> OpenApiParameter:
+    return OpenApiParameter(name, OpenApiTypes.STR, description=description)
+
+
+@extend_schema_view(**bulk_schema("Scenario", shapes.ScenarioSerializer))
+class ScenarioViewSet(RecordViewSet):
+    """Questions that plans answer."""
+
+    queryset = Scenario.objects.prefetch_related("sites", "workloads")
+    serializer_class = shapes.ScenarioSerializer
+    related = ("sites", "workloads")
+    filterset_class = filters_of(
+        Scenario,
+        {"name": ["exact", "icontains"], "slug": ["exact"]},
+        mode=choices(Scenario.Mode),
+        site=by("slug", Site.objects.all(), "sites"),
+        workload=by("slug", Workload.objects.all(), "workloads"),
+    )
+    search_fields = ("name", "slug", "notes")
+    ordering_fields = ("id", "name", "created_at", "updated_at")
+
+    def store(self, record: Any, expected: int | None, **related: Any) -> Any:
+        """By the service, with sites and workloads when they are given."""
+        return services.save_scenario(
+            actor=actor_of(self.request), scenario=record, expected_version=expected, **related
+        )
+
+    def remove(self, record: Any) -> None:
+        """By the service."""
+        services.delete_scenario(actor=actor_of(self.request), scenario=record)
+
+    @extend_schema(request=None, responses={202: JobSerializer})
+    @action(detail=True, methods=["post"])
+    def compute(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Compute a new plan of this scenario."""
+        plan = services.compute_plan(actor=actor_of(request), scenario=self.get_object())
+        return accepted(plan.job, JobSerializer(plan.job, context=self.get_serializer_context()).data, plan)
+
+
+class PlanViewSet(ReadViewSet):
+    """Computed plans. Every figure of a candidate is a prediction with its evidence and 80 % interval."""
+
+    queryset = Plan.objects.select_related("scenario", "created_by", "approved_by")
+    serializer_class = shapes.PlanSerializer
+    filterset_class = filters_of(
+        Plan,
+        {"number": ["exact"], "usd_per_hour": ["gte", "lte"], "status": ["exact"], "job": ["exact"]},
+        scenario=by("slug", Scenario.objects.all()),
+        state=choices(Plan.State),
+    )
+    search_fields = ("scenario__name",)
+    ordering_fields = ("id", "number", "state", "usd_per_hour", "computed_at", "created_at")
+
+    def get_queryset(self) -> Any:
+        """The rows; the request, and in lists the result, are long and stay where they are."""
+        rows = super().get_queryset().defer("request")
+        return rows.defer("request", "result") if self.action == "list" and not self._wants_summary() else rows
+
+    def _wants_summary(self) -> bool:
+        return "summary" in (self._chosen_fields() or ())
+
+    @extend_schema(request=shapes.PlanRequestSerializer, responses={202: JobSerializer})
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Compute a new plan of a scenario."""
+        form = shapes.PlanRequestSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        plan = services.compute_plan(actor=actor_of(request), scenario=form.validated_data["scenario"])
+        return accepted(plan.job, JobSerializer(plan.job, context=self.get_serializer_context()).data, plan)
+
+    @extend_schema(request=None, responses=shapes.PlanSerializer)
+    @action(detail=True, methods=["post"])
+    def approve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Accept the plan: its placements become deployments. Twice changes nothing."""
+        with acting():
+            plan = services.approve_plan(actor=actor_of(request), plan=self.get_object())
+        return Response(self.get_serializer(self.get_queryset().get(pk=plan.pk)).data)
+
+    @extend_schema(request=None, responses={202: JobSerializer})
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Stop computing it."""
+        plan = self.get_object()
+        job = services.cancel_plan(actor=actor_of(request), plan=plan)
+        if job is None:
+            raise conflict_of(DjangoValidationError(f"Plan {plan} has no job to cancel."))
+        return accepted(job, JobSerializer(job, context=self.get_serializer_context()).data, plan)
+
+    @extend_schema(
+        responses=OBJECTS,
+        filters=False,
+        parameters=[
+            _one_of("workload", "Only of this workload (name)."),
+            _one_of("status", "Only of this status: ok, infeasible, unsupported, no_data."),
+            _one_of("gpu", "Only on this GPU (catalogue name)."),
+        ],
+    )
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def candidates(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Every way that was weighed to serve each workload, with evidence, intervals and cost."""
+        wanted = {
+            key: request.query_params[key] for key in ("workload", "status", "gpu") if key in request.query_params
+        }
+        return Response([item for item in self._part("candidates") if _matches(item, wanted)])
+
+    @extend_schema(responses=OBJECTS, filters=False, parameters=[_one_of("workload", "Only of this workload (name).")])
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def verdicts(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The engine for each workload: margin with its interval, reasons, flip points, the probe that settles it."""
+        wanted = {key: request.query_params[key] for key in ("workload",) if key in request.query_params}
+        return Response([item for item in self._part("verdicts") if _matches(item, wanted)])
+
+    @extend_schema(responses=shapes.PlacementSerializer(many=True), filters=False)
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def placements(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Each replica on its GPUs."""
+        rows = self.get_object().placements.select_related("workload", "node").order_by("pk")
+        return Response(shapes.PlacementSerializer(rows, many=True, context=self.get_serializer_context()).data)
+
+    @extend_schema(responses=OpenApiTypes.OBJECT, filters=False)
+    @action(detail=True, methods=["get"], url_path="request", pagination_class=None)
+    def asked(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The fleet and workloads as they were when it was asked."""
+        return Response(get_object_or_404(Plan, pk=self.kwargs["pk"]).request)
+
+    @extend_schema(responses={(200, "application/yaml"): OpenApiTypes.STR}, filters=False)
+    @action(detail=True, methods=["get"], url_path="router-config", pagination_class=None)
+    def router_config(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+        """A LiteLLM proxy configuration that spreads the workloads over the planned endpoints."""
+        plan = self.get_object()
+        text = self._result(plan).get("router_config") or ""
+        disposition = {"Content-Disposition": f'attachment; filename="router-{plan.pk}.yaml"'}
+        return HttpResponse(text, content_type="application/yaml; charset=utf-8", headers=disposition)
+
+    @extend_schema(
+        responses=OpenApiTypes.OBJECT,
+        filters=False,
+        parameters=[
+            OpenApiParameter("left", OpenApiTypes.INT, required=True, description="Id of a plan."),
+            OpenApiParameter("right", OpenApiTypes.INT, required=True, description="Id of the plan beside it."),
+        ],
+    )
+    @action(detail=False, methods=["get"], pagination_class=None)
+    def compare(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Two plans side by side: totals and, for each workload, what is chosen and its price."""
+        plans = []
+        for side in ("left", "right"):
+            text = request.query_params.get(side, "")
+            found = None
+            if text.isascii() and text.isdecimal() and len(text) < 18:
+                found = Plan.objects.select_related("scenario").defer("request").filter(pk=int(text)).first()
+            if found is None:
+                raise ValidationError({side: f"There is no plan {text[:20]!r}; give the id of one."})
+            plans.append(found)
+        with acting():
+            return Response(services.compare_plans(*plans))
+
+    def _part(self, name: str) -> list[dict[str, Any]]:
+        return self._result(self.get_object()).get(name, [])
+
+    def _result(self, plan: Plan) -> dict[str, Any]:
+        if plan.result is None:
+            state = plan.get_state_display().lower()
+            raise conflict_of(DjangoValidationError(f"Plan {plan} is {state} and has no result yet; see its job."))
+        return plan.result
+
+
+class PlacementViewSet(ReadViewSet):
+    """Placements of all plans."""
+
+    queryset = PlacementRow.objects.select_related("workload", "node")
+    serializer_class = shapes.PlacementSerializer
+    filterset_class = filters_of(
+        PlacementRow,
+        {"plan": ["exact"], "workload_name": ["exact"], "node_name": ["exact"], "candidate_id": ["exact"]},
+        workload=by("slug", Workload.objects.all()),
+        node=by("slug", Node.objects.all()),
+    )
+    search_fields = ("workload_name", "node_name", "candidate_id")
+    ordering_fields = ("id", "plan", "workload_name", "node_name")
+
+
+class VerdictViewSet(ReadViewSet):
+    """Verdicts of all plans; margins are predictions with their 80 % interval."""
+
+    queryset = VerdictRow.objects.select_related("workload")
+    serializer_class = shapes.VerdictSerializer
+    filterset_class = filters_of(
+        VerdictRow,
+        {"plan": ["exact"], "workload_name": ["exact"], "engine": ["exact"], "too_close": ["exact"]},
+        workload=by("slug", Workload.objects.all()),
+    )
+    search_fields = ("workload_name", "sentence")
+    ordering_fields = ("id", "plan", "workload_name", "margin")
+
+
+def _matches(item: dict[str, Any], wanted: dict[str, str]) -> bool:
+    return all(str(item.get(key)) == value for key, value in wanted.items())

@@ -1,7 +1,7 @@
 """KV waste on the traces that ship: ``python -m benchmarks accuracy memory --waste``.
 
-The pool is that of Llama-3.1-8B on one H100 under vLLM (476,016 tokens), or four times the longest request where that is
-more; the contiguous reservation is the longest request rounded up to a power of two.
+The pool is that of Llama-3.1-8B on one H100 under vLLM (476,016 tokens), or four times the longest request where that
+is more; the contiguous reservation is the longest request rounded up to a power of two.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ def parallel_shapes(model: ModelSpec, nodes: Iterable[PlanNode]) -> tuple[tuple[
     """(tp, pp, ep, dp) that some of ``nodes`` could hold, smallest first.
 
     Tensor parallel by powers of two inside a domain; pipeline stages of a whole domain for what is larger; two stages
-    inside a domain too, where GPUs share PCIe. For models with experts also expert parallelism, and data-parallel
-    attention for a latent cache, which tensor parallelism would only copy.
+    inside a domain too, where GPUs share PCIe, and one stage a GPU where their number is no power of two. For models
+    with experts also expert parallelism, and data-parallel attention for a latent cache, which tensor parallelism
+    would only copy.
     """
     found: set[tuple[int, int, int, int]] = set()
     for node in nodes:
@@ -34,6 +35,8 @@ def parallel_shapes(model: ModelSpec, nodes: Iterable[PlanNode]) -> tuple[tuple[
                 found.add((tp, 1, tp, 1))
         if experts(model) and is_mla(model):
             found |= {(1, 1, dp, dp) for dp in powers if dp > 1}
+        if powers[-1] != size:  # 3, 6 or 7 GPUs rarely divide the heads: stages do
+            found.add((1, size, 1, 1))
         found |= {(powers[-1], pp, 1, 1) for pp in range(2, MAX_STAGES + 1) if powers[-1] == size}
     return tuple(sorted(found, key=lambda s: (s[0] * s[1] * s[3], s)))
 

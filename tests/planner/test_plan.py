@@ -31,7 +31,7 @@ def small_request() -> PlanRequest:
     asked = [
         workload("chat", slo=SLO, load=Load("open", rate_per_s=8.0), revisions_per_month=4.0, mean_load_share=0.5),
         workload("search", model="BAAI/bge-m3", kind="embed", input_tokens=Lengths("fixed", value=512)),
-        workload("huge", model="meta-llama/Llama-3.1-70B-Instruct", load=Load("closed", concurrency=8)),
+        workload("huge", model="meta-llama/Meta-Llama-3.1-405B", load=Load("closed", concurrency=8)),
         workload("night", load=Load("offline", requests=2_000_000), kind="batch", priority=1),
     ]
     return request(nodes, asked, energy=EnergyPrice(Decimal("0.12")))

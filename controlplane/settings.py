@@ -199,11 +199,7 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_NO_READ_ONLY_REQUIRED": True,
     "SCHEMA_PATH_PREFIX": r"/api/v1",
     "SORT_OPERATIONS": True,
-    "POSTPROCESSING_HOOKS": [
-        "drf_spectacular.hooks.postprocess_schema_enums",
-        "controlplane.api.schema.add_problems",
-    ],
-    "ENUM_NAME_OVERRIDES": {},
+    "POSTPROCESSING_HOOKS": ["controlplane.api.schema.add_problems"],
 }
 IMPORT_EXPORT_USE_TRANSACTIONS = True
 IMPORT_EXPORT_SKIP_ADMIN_LOG = True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -63,10 +65,40 @@ class ApiSchema(AutoSchema):
         versioned = self.method in ("PUT", "PATCH", "DELETE") and hasattr(view, "delete_record")
         return [*found, *([IF_MATCH] if versioned else []), IDEMPOTENCY]
 
+    def get_request_serializer(self) -> Any:
+        """For a bulk call: a list of the records, of changes, or of ids."""
+        serializer = super().get_request_serializer()
+        bulk = getattr(self.view, "action", "")
+        if bulk == "bulk_create":
+            return self.view.get_serializer(many=True)
+        if bulk in ("bulk_update", "bulk_delete"):
+            return _bulk_item(self.view.serializer_class, bulk)(many=True, partial=bulk == "bulk_update")
+        return serializer
+
+    def get_response_serializers(self) -> Any:
+        """For a bulk call: the list of records as they are stored now."""
+        bulk = getattr(self.view, "action", "")
+        if bulk in ("bulk_create", "bulk_update"):
+            return {201 if bulk == "bulk_create" else 200: self.view.get_serializer(many=True)}
+        return super().get_response_serializers()
+
+    def _is_list_view(self, serializer: Any = None) -> bool:
+        return False if getattr(self.view, "action", "").startswith("bulk_") else super()._is_list_view(serializer)
+
     def get_tags(self) -> list[str]:
         """The first part of the path."""
         parts = [part for part in re.sub(r"^/api/v1/", "", self.path).split("/") if part]
         return [parts[0]] if parts else ["api"]
+
+
+@cache
+def _bulk_item(serializer: type[serializers.Serializer], bulk: str) -> type[serializers.Serializer]:
+    """One item of a bulk change or deletion: which record, at which version."""
+    name = serializer.__name__.removesuffix("Serializer")
+    keys = {"id": serializers.IntegerField(), "version": serializers.IntegerField(required=False)}
+    if bulk == "bulk_update":
+        return type(f"Bulk{name}Serializer", (serializer,), {**keys, "__doc__": f"{name} in a bulk change."})
+    return type(f"Bulk{name}DeleteSerializer", (serializers.Serializer,), {**keys, "__doc__": "A record to delete."})
 
 
 def add_problems(result: dict[str, Any], generator: Any, request: Any, public: Any) -> dict[str, Any]:

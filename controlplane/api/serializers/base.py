@@ -122,9 +122,9 @@ def record_meta(
     return type("Meta", (), values)
 
 
-def username(source: str) -> serializers.SlugRelatedField:
+def username() -> serializers.SlugRelatedField:
     """A user by name, only shown."""
-    return serializers.SlugRelatedField(slug_field="username", read_only=True, source=source)
+    return serializers.SlugRelatedField(slug_field="username", read_only=True)
 
 
 @extend_schema_field(OpenApiTypes.OBJECT)

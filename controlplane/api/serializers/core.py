@@ -84,7 +84,7 @@ class ProvisionSerializer(Strict):
 class ChangeSerializer(RecordSerializer):
     """Who changed what, when, from what, to what."""
 
-    actor = username("actor")
+    actor = username()
 
     Meta = record_meta(
         ChangeLog,

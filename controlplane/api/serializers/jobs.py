@@ -18,7 +18,7 @@ RELATED = {"plan": "plan", "deployment": "deployment", "probe": "proberun"}
 class JobSerializer(RecordSerializer):
     """One long act: how far it is, what came of it, and why it failed with what to do about it."""
 
-    created_by = username("created_by")
+    created_by = username()
     related = serializers.SerializerMethodField(help_text="Paths of the records that it is about.")
 
     Meta = record_meta(

@@ -38,8 +38,8 @@ class PlanSerializer(RecordSerializer):
     """One answer to a scenario. Its figures are predictions: each has its evidence and interval beside it."""
 
     scenario = RecordField(read_only=True)
-    created_by = username("created_by")
-    approved_by = username("approved_by")
+    created_by = username()
+    approved_by = username()
     summary = serializers.SerializerMethodField(help_text="Of the result; null until it is computed.")
 
     Meta = record_meta(

@@ -17,23 +17,31 @@ from controlplane.workloads.models import PRECISIONS, LlmModel, SloTarget, Trace
 
 LENGTHS = {
     "oneOf": [
-        {"type": "object", "properties": {"kind": {"const": "fixed"}, "value": {"type": "integer"}}},
+        {"type": "object", "properties": {"kind": {"type": "string", "enum": ["fixed"]}, "value": {"type": "integer"}}},
         {
             "type": "object",
-            "properties": {"kind": {"const": "normal"}, "mean": {"type": "number"}, "sd": {"type": "number"}},
-        },
-        {
-            "type": "object",
-            "properties": {"kind": {"const": "uniform"}, "low": {"type": "integer"}, "high": {"type": "integer"}},
+            "properties": {
+                "kind": {"type": "string", "enum": ["normal"]},
+                "mean": {"type": "number"},
+                "sd": {"type": "number"},
+            },
         },
         {
             "type": "object",
             "properties": {
-                "kind": {"const": "samples"},
+                "kind": {"type": "string", "enum": ["uniform"]},
+                "low": {"type": "integer"},
+                "high": {"type": "integer"},
+            },
+        },
+        {
+            "type": "object",
+            "properties": {
+                "kind": {"type": "string", "enum": ["samples"]},
                 "samples": {"type": "array", "items": {"type": "integer"}},
             },
         },
-        {"type": "object", "properties": {"kind": {"const": "trace"}}},
+        {"type": "object", "properties": {"kind": {"type": "string", "enum": ["trace"]}}},
     ],
     "description": "Tokens of one side of a request; kind trace takes those of the workload's trace.",
 }

@@ -14,8 +14,8 @@ from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
-from rest_framework import mixins, serializers, status, viewsets
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import mixins, status, viewsets
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -345,19 +345,6 @@ def _at(index: int) -> Iterator[None]:
 
 class RecordViewSet(BulkMixin, ReadViewSet):
     """Everything: list, show, create, change, delete, and all of it in bulk."""
-
-
-def bulk_schema(name: str, serializer: type[RecordSerializer]) -> Any:
-    """Describe the bulk calls of a view set in the OpenAPI document."""
-    keys = {"id": serializers.IntegerField(), "version": serializers.IntegerField(required=False)}
-    changed = type(f"Bulk{name}", (serializer,), {"id": keys["id"], "__doc__": f"{name} in a bulk change."})
-    chosen = inline_serializer(f"Bulk{name}Delete", keys, many=True)
-    many: Any = serializer(many=True)
-    return {
-        "bulk_create": extend_schema(request=many, responses={201: many}),
-        "bulk_update": extend_schema(request=changed(many=True, partial=True), responses={200: many}),
-        "bulk_delete": extend_schema(request=chosen, responses={204: DELETED}),
-    }
 
 
 def accepted(job: Any, data: Any, *links: models.Model) -> Response:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib.auth import authenticate
 from django.db.models import Q, QuerySet
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -25,7 +25,6 @@ from controlplane.api.views.base import (
     RecordViewSet,
     acting,
     actor_of,
-    bulk_schema,
 )
 from controlplane.core import access, accounts, tokens
 from controlplane.core.models import ApiToken, ChangeLog, Role, SiteRole, User
@@ -67,7 +66,6 @@ class UserViewSet(ChangeMixin, ReadViewSet):
             accounts.delete_user(actor=actor_of(self.request), user=record)
 
 
-@extend_schema_view(**bulk_schema("SiteRole", shapes.SiteRoleSerializer))
 class SiteRoleViewSet(RecordViewSet):
     """Roles that users have at single sites; administrators only."""
 

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
@@ -20,7 +20,7 @@ from controlplane.api import parsing
 from controlplane.api.filters import by, choices, filters_of
 from controlplane.api.serializers import inventory as shapes
 from controlplane.api.serializers.jobs import JobSerializer
-from controlplane.api.views.base import BRIEF, FIELDS, RecordViewSet, accepted, actor_of, bulk_schema, flag
+from controlplane.api.views.base import BRIEF, FIELDS, RecordViewSet, accepted, actor_of, flag
 from controlplane.core import access
 from controlplane.core.models import Role
 from controlplane.inventory import services
@@ -94,7 +94,6 @@ class TableViewSet(RecordViewSet):
         return Response(dataclasses.asdict(report), status=status.HTTP_200_OK)
 
 
-@extend_schema_view(**bulk_schema("Site", shapes.SiteSerializer))
 class SiteViewSet(TableViewSet):
     """Sites with their electricity price."""
 
@@ -108,7 +107,6 @@ class SiteViewSet(TableViewSet):
     ordering_fields = ("id", "name", "usd_per_kwh", "pue", "created_at", "updated_at")
 
 
-@extend_schema_view(**bulk_schema("GpuModel", shapes.GpuModelSerializer))
 class GpuModelViewSet(TableViewSet):
     """Kinds of GPU."""
 
@@ -122,7 +120,6 @@ class GpuModelViewSet(TableViewSet):
     ordering_fields = ("id", "name", "vendor", "created_at", "updated_at")
 
 
-@extend_schema_view(**bulk_schema("NodeType", shapes.NodeTypeSerializer))
 class NodeTypeViewSet(TableViewSet):
     """Server models."""
 
@@ -143,7 +140,6 @@ class NodeTypeViewSet(TableViewSet):
     ordering_fields = ("id", "name", "gpus", "created_at", "updated_at")
 
 
-@extend_schema_view(**bulk_schema("Node", shapes.NodeSerializer))
 class NodeViewSet(TableViewSet):
     """Servers."""
 
@@ -177,7 +173,6 @@ class NodeViewSet(TableViewSet):
         return accepted(job, JobSerializer(job, context=self.get_serializer_context()).data, node)
 
 
-@extend_schema_view(**bulk_schema("Gpu", shapes.GpuSerializer))
 class GpuViewSet(TableViewSet):
     """Single accelerators."""
 
@@ -196,7 +191,6 @@ class GpuViewSet(TableViewSet):
     ordering_fields = ("id", "node__name", "index", "state", "updated_at")
 
 
-@extend_schema_view(**bulk_schema("Price", shapes.PriceSerializer))
 class PriceViewSet(TableViewSet):
     """What one GPU costs an hour."""
 

@@ -21,7 +21,7 @@ from controlplane.api import parsing
 from controlplane.api.filters import by, choices, filters_of
 from controlplane.api.preconditions import check_version, with_etag
 from controlplane.api.serializers import workloads as shapes
-from controlplane.api.views.base import ChangeMixin, ReadViewSet, RecordViewSet, actor_of, bulk_schema
+from controlplane.api.views.base import ChangeMixin, ReadViewSet, RecordViewSet, actor_of
 from controlplane.inventory.models import Site
 from controlplane.workloads import services
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
@@ -151,7 +151,6 @@ class LlmModelViewSet(ChangeMixin, ReadViewSet):
         services.delete_model(actor=actor_of(self.request), model=record)
 
 
-@extend_schema_view(**bulk_schema("Workload", shapes.WorkloadSerializer))
 class WorkloadViewSet(RecordViewSet):
     """What has to be served."""
 

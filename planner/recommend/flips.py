@@ -24,7 +24,7 @@ from planner.steptime import build
 GRID = 81
 FINE_STEPS = 24
 SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
-EQUAL = 1e-3  # costs closer than this share are equal: no flip is called
+EQUAL = 1e-9  # costs closer than this share are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _grid(start: float, end: float) -> list[float]:
 
 
 def _winner(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest, change: Change) -> str | None:
-    """The cheaper engine; None when both cost the same within a tenth of a percent."""
+    """The cheaper engine; None when both cost the same."""
     costs = {}
     for engine in ENGINE_LABEL:
         best = best_of([c for c in usable if engine_of(c) == engine], workload, request, change)

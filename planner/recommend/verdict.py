@@ -131,7 +131,8 @@ def _sentence(
             f"{ours} is taken although {theirs} would be {-margin.value * 100:.0f} % cheaper: there is no room for it."
         )
     nearest = sorted((f for f in flips if f.value is not None), key=lambda f: f.unit == "USD/GPU-hour")
-    return f"{text} {nearest[0].sentence}" if nearest else text
+    differs = abs(margin.value) >= SAME  # where both cost the same, pennies flip the answer: that helps nobody
+    return f"{text} {nearest[0].sentence}" if nearest and differs else text
 
 
 def capacity_per_usd(candidate: Candidate, request: PlanRequest) -> float:

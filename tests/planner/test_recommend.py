@@ -1,0 +1,194 @@
+"""Verdicts, margins, flip points and rules on candidates whose figures are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from fleet_samples import H100, candidate, node, request, workload
+
+from planner.economics import OperationsCosts
+from planner.economics.types import EnergyPrice
+from planner.evidence import Evidence, Interval
+from planner.plan_types import Baseline
+from planner.recommend import verdict
+from planner.recommend.costing import Change, best_of, usd_per_hour
+from planner.recommend.flips import _search, _sweeps, scaled
+from planner.recommend.rules import _hybrid, _ttft
+from planner.recommend.verdict import margin_of
+from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTarget
+
+NODES = [node("a", usd="2.0000")]
+
+
+def banded(name, share, *, spread=0.0, **other):
+    """A candidate of 10 requests/s demand with a band of +-spread around what one replica carries."""
+    rate = 10 * share
+    band = Interval(rate, rate * (1 - spread), rate * (1 + spread))
+    return candidate(name, share, replica_rate_per_s=rate, replica_rate_80=band, **other)
+
+
+def judged(ours, theirs, work=None, **other):
+    work = work or workload("w")
+    return verdict(work, (ours, theirs), request(NODES, [work], **other))
+
+
+def test_clear_margin_is_stated_with_its_band() -> None:
+    found = judged(banded("w", 0.010, spread=0.02), banded("w", 0.008, engine="tensorrt_llm", spread=0.02))
+    assert found.engine == "vllm"
+    assert found.margin.value == pytest.approx(1 - 100 / 125)
+    assert not found.too_close
+    assert found.sentence.startswith("vLLM is 20 % cheaper here than TensorRT-LLM (")
+    assert found.probe == ""
+
+
+def test_overlapping_bands_are_too_close_and_name_the_probe() -> None:
+    found = judged(banded("w", 0.010, spread=0.02), banded("w", 0.0095, engine="tensorrt_llm", spread=0.25, gpus=1))
+    assert found.too_close
+    assert found.margin.low < 0 < found.margin.high
+    assert found.sentence.startswith("Too close to call: vLLM looks 6 % cheaper")
+    assert found.probe.startswith("Probe TensorRT-LLM on H100-SXM5-80GB")
+    assert "($1.00)" in found.probe
+    assert any(reason.startswith("Safer:") for reason in found.reasons)
+
+
+def test_equal_bills_say_which_engine_has_more_room() -> None:
+    found = judged(banded("w", 0.80), banded("w", 0.60, engine="tensorrt_llm"))
+    assert found.too_close
+    assert "cost the same here; vLLM could carry 33 % more on the same bill" in found.sentence
+
+
+def test_margin_widens_with_either_band() -> None:
+    work = workload("w")
+    asked = request(NODES, [work])
+    narrow = margin_of(banded("w", 0.01, spread=0.02), banded("w", 0.008, spread=0.02), work, asked)
+    wide = margin_of(banded("w", 0.01, spread=0.02), banded("w", 0.008, spread=0.3), work, asked)
+    assert wide.high - wide.low > narrow.high - narrow.low
+    assert narrow.low <= narrow.value <= narrow.high
+
+
+def test_placed_candidate_is_the_chosen_one_even_when_dearer() -> None:
+    ours, theirs = banded("w", 0.010), banded("w", 0.020, engine="tensorrt_llm")
+    work = workload("w")
+    found = verdict(work, (ours, theirs), request(NODES, [work]), placed=ours.id)
+    assert found.chosen == ours.id
+    assert found.margin.value == pytest.approx(-1.0)
+    assert "there is no room for it" in found.sentence
+
+
+def test_only_engine_and_nothing_at_all() -> None:
+    work = workload("w")
+    refused = replace(
+        banded("w", 0.5, engine="tensorrt_llm"), status="unsupported", reasons=("It needs Ampere.",), settings=None
+    )
+    found = verdict(work, (banded("w", 0.5), refused), request(NODES, [work]))
+    assert "the only engine that can serve it here" in found.sentence
+    assert found.reasons[0] == "TensorRT-LLM is out: It needs Ampere."
+    found = verdict(work, (refused,), request(NODES, [work]))
+    assert found.chosen is None
+    assert "TensorRT-LLM on H100-SXM5-80GB: It needs Ampere." in found.reasons
+
+
+def performance(ttft: float, tpot: float) -> Performance:
+    times = {name: Percentiles(value, value, value, value, value) for name, value in (("ttft", ttft), ("tpot", tpot))}
+    return Performance(
+        1000.0, 2000.0, 10.0, times["ttft"], times["tpot"], times["ttft"], Interval(1000, 900, 1100), None, None,
+        0, 0.0, 0.5, 8.0, 0.5, None, False, Evidence.SILICON,
+    )  # fmt: skip
+
+
+def test_safer_engine_has_the_stronger_evidence_then_more_room_in_the_slo() -> None:
+    work = workload("w", slo=(SloTarget("ttft", "p99", 100.0),))
+    ours = banded("w", 0.8, performance=performance(90, 10), evidence=Evidence.SILICON)
+    theirs = banded("w", 0.8, engine="tensorrt_llm", performance=performance(50, 10), evidence=Evidence.SILICON)
+    safer = next(r for r in judged(ours, theirs, work).reasons if r.startswith("Safer"))
+    assert safer == "Safer: TensorRT-LLM, it uses 50 % of the tightest SLO limit."
+    measured = replace(ours, evidence=Evidence.MEASURED)
+    safer = next(r for r in judged(measured, theirs, work).reasons if r.startswith("Safer"))
+    assert safer.startswith("Safer: vLLM, known from stronger evidence (measured)")
+
+
+def flips(candidates, work, **other):
+    asked = request(NODES, [work], **other)
+    winner = "vllm"
+    return {s.parameter: _search(s, candidates, work, asked, winner) for s in _sweeps(work, candidates, asked)}
+
+
+def test_request_rate_flips_where_the_replicas_do() -> None:
+    """One H100 of vLLM carries 10 req/s, a pair of TensorRT-LLM 40: above 20 req/s the pair is cheaper."""
+    work = workload("w", load=Load("open", rate_per_s=8.0))
+    found = flips((banded("w", 10 / 8), banded("w", 40 / 8, engine="tensorrt_llm", gpus=2)), work)
+    assert found["request rate"].value == pytest.approx(20.0, rel=1e-3)
+    assert found["request rate"].sentence.startswith("The answer flips to TensorRT-LLM at a request rate of 20")
+
+
+def test_revisions_flip_where_operations_eat_the_saving() -> None:
+    """vLLM takes half a minute more a revision: TensorRT-LLM with a licence is dearer until revisions are many."""
+    work = workload("w")
+    operations = OperationsCosts(
+        licence_usd_per_gpu_year=(("tensorrt_llm", Decimal("87.6")),),
+    )
+    found = flips((banded("w", 1.0), banded("w", 1.0, engine="tensorrt_llm")), work, operations=operations)
+    # licence 0.01 USD/h; half a minute at 2 USD/h = 0.016667 USD a revision: 0.01 x 730 / 0.016667 = 438
+    assert found["number of revisions"].value == pytest.approx(438, rel=0.01)
+
+
+def test_electricity_flips_where_the_watts_outweigh_the_rest() -> None:
+    work = workload("w")
+    ours = banded("w", 1.0, watts_per_gpu=600.0)
+    theirs = banded("w", 1.0, engine="tensorrt_llm", watts_per_gpu=400.0)
+    operations = OperationsCosts(licence_usd_per_gpu_year=(("tensorrt_llm", Decimal(876)),))
+    energy = EnergyPrice(Decimal("0.10"), Decimal("1.25"))
+    found = flips((ours, theirs), work, operations=operations, energy=energy)
+    # licence 0.10 USD/h against 0.2 kW x 1.25: equal at 0.40 USD/kWh
+    assert found["electricity price"].value == pytest.approx(0.40, rel=0.01)
+
+
+def test_no_flip_says_what_was_searched() -> None:
+    work = workload("w")
+    found = flips((banded("w", 0.1), banded("w", 0.01, engine="tensorrt_llm")), work)
+    assert found["request rate"].value is None
+    assert found["request rate"].sentence.startswith("No request rate between")
+    assert found[f"{H100} price"].value is None
+
+
+def test_hourly_cost_counts_replicas_operations_and_power() -> None:
+    work = workload("w", revisions_per_month=73.0)
+    asked = request(NODES, [work], energy=EnergyPrice(Decimal("0.10"), Decimal("1.0")))
+    one = banded("w", 0.6, gpus=2, watts_per_gpu=500.0)
+    # 2 replicas x 2 GPUs x 2 USD; 73 x 2.5 min x 2 GPUs x 2 USD a replica and month; 4 x 0.5 kW x 0.10
+    expected = 8 + 2 * 73 * 2.5 / 60 * 2 * 2 / 730 + 4 * 0.05
+    assert usd_per_hour(one, work, asked, Change()) == pytest.approx(expected)
+    assert usd_per_hour(one, work, asked, Change(load_factor=0.5)) == pytest.approx(expected / 2)
+    assert best_of([], work, asked, Change()) is None
+
+
+def test_lengths_scale_in_every_form() -> None:
+    assert scaled(Lengths("fixed", value=100), 0.25).value == 25
+    assert scaled(Lengths("normal", mean=100, sd=10), 2).sd == 20
+    assert scaled(Lengths("uniform", low=1, high=9), 0.01).high == 1
+    assert scaled(Lengths("samples", samples=(3, 300)), 0.1).samples == (1, 30)
+
+
+@pytest.mark.parametrize(
+    ("ttfts", "outcome"), [((100, 70), "confirmed"), ((100, 95), "refuted"), ((100, 130), "refuted")]
+)
+def test_ttft_rule_is_judged_on_equal_deployments(ttfts, outcome) -> None:
+    work = workload("w")
+    ours = banded("w", 1.0, performance=performance(ttfts[0], 10), replicas=1)
+    theirs = banded("w", 1.0, engine="tensorrt_llm", performance=performance(ttfts[1], 10), replicas=1)
+    rule = _ttft([(work, ours, theirs)])
+    assert rule.verdict == outcome
+    assert f"{100 - ttfts[1]} % lower" in rule.sentence
+
+
+def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
+    alone = (Baseline("vllm only", Decimal(12), 0, 1.0), Baseline("tensorrt_llm only", Decimal(10), 3, 0.7))
+    rule = _hybrid(alone, Decimal(9), 1.0)
+    assert rule.verdict == "confirmed"
+    assert "vllm only $12.00: 25.0 % saved" in rule.sentence
+    assert _hybrid(alone, Decimal(12), 1.0).verdict == "refuted"
+    assert _hybrid(alone[:1], Decimal(12), 1.0).verdict == "not_testable"
+    rule = _hybrid((replace(alone[0], served_share=0.8), alone[1]), Decimal(9), 1.0)
+    assert "vllm only 80 % of the demand" in rule.sentence

@@ -29,6 +29,7 @@ from runners.state import LIVE_STATES, Handle
 POLL_S = 0.2
 ASK_EVERY_S = 1.0
 LOG_LINES_AT_ONCE = 40
+SILENCE_S = 60.0
 STOP_GRACE_S = 10.0
 
 
@@ -174,6 +175,7 @@ class _Progress:
     progress: float = 0.02
     last_line: str = ""
     last_line_at: float = 0.0
+    noted_at: float = 0.0
     detail: str = ""
 
 
@@ -195,10 +197,20 @@ def _wait_ready(handle: Handle, command: LaunchCommand, node: Node, adapter: Eng
             next_ask = time.monotonic() + ASK_EVERY_S
         if time.monotonic() >= deadline:
             raise _too_late(command, seen)
+        _note_silence(reporter, seen)
         reporter.heartbeat()
         node.pause(POLL_S)
     _read_log(follower, adapter, reporter, seen)
     _report_ready(handle, node, adapter, reporter, answer)
+
+
+def _note_silence(reporter: Reporter, seen: _Progress) -> None:
+    quiet_s = time.monotonic() - max(seen.last_line_at, seen.noted_at)
+    if quiet_s < SILENCE_S:
+        return
+    seen.noted_at = time.monotonic()
+    silent_s = time.monotonic() - seen.last_line_at
+    reporter.emit("progress", phase=f"{seen.phase} (no word for {silent_s:.0f} s)", progress=seen.progress)
 
 
 def _read_log(follower: LogFollower, adapter: EngineAdapter, reporter: Reporter, seen: _Progress) -> None:

@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from controlplane.workloads.models import LlmModel
 from controlplane.workloads.services import model_spec
 from planner import MODEL_VERSION, catalog, engines, memory
 from planner.engines.types import EngineSettings
-from planner.errors import InputError, UnsupportedError
+from planner.errors import UnsupportedError
 from planner.estimate import estimate
 from planner.jsonio import from_json, to_json
 from planner.models.spec import ModelSpec
@@ -23,10 +24,9 @@ BUDGET_S = 60.0
 
 def find_model(name: str) -> ModelSpec:
     """A catalogue model by id or alias, or an uploaded one by id; raises UnknownModelError. Never opens ``name``."""
-    try:
-        return catalog.get_model(name, allow_path=False)
-    except InputError:
+    if LlmModel.objects.filter(model_id=name).exists():
         return model_spec(name)
+    return catalog.get_model(name, allow_path=False)
 
 
 def answer_lines(lines: list[Any]) -> list[dict[str, Any]]:

@@ -43,6 +43,10 @@ def filters_of(model: type[models.Model], fields: dict[str, list[str]], **declar
     lookups = {**fields, **{name: ["gte", "lt"] for name in times}}
     is_uuid = isinstance(model._meta.pk, models.UUIDField)
     meta = type("Meta", (), {"model": model, "fields": lookups})
+    for name, declared_filter in declared.items():
+        if isinstance(declared_filter, df.ModelMultipleChoiceFilter):
+            key = declared_filter.extra["to_field_name"]
+            declared_filter.field_name = f"{declared_filter.field_name or name}__{key}"
     members = {"id": (UuidIn if is_uuid else IdIn)(field_name="id"), **declared, "Meta": meta}
     return type(f"{model.__name__}Filter", (RecordFilter,), {**members, "__doc__": f"Filters of {model.__name__}."})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import InvalidOperation
 from typing import Any
 
 import structlog
@@ -223,7 +224,7 @@ def _of_server(error: Exception) -> Answer:
     if isinstance(error, IntegrityError):
         log.warning("integrity error", error=str(error))
         return Answer(409, "conflict", "Another request changed the same records in this moment. Read and repeat.")
-    if isinstance(error, DataError):
+    if isinstance(error, (DataError, OverflowError, InvalidOperation)):
         log.warning("data error", error=str(error))
         return Answer(400, "validation", "A value does not fit its column: a number too large, or a text too long.")
     if isinstance(error, OperationalError):
@@ -285,5 +286,7 @@ def _value(data: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def _data(request: Any) -> Any:
-    """The body, when it was read without fault."""
+    """The body, when it was read without fault; of a GET the query."""
+    if request is not None and request.method == "GET":
+        return request.query_params
     return getattr(request, "_full_data", None)

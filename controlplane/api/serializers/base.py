@@ -65,14 +65,23 @@ class Strict(serializers.Serializer):
     """Refuses a field that it does not know; one that is only ever read may be sent back and is left alone."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Validated values."""
+        """Validated values; every fault at once."""
+        faults: dict[str, Any] = {}
         if isinstance(data, dict):
-            unknown = [name for name in data if name not in self.fields]
-            if unknown:
-                known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
-                message = f"There is no such field; known: {known}."
-                raise serializers.ValidationError({str(unknown[0])[:60]: [message]}, code="unknown")
-        return super().to_internal_value(data)
+            known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
+            for name in data:
+                if name not in self.fields:
+                    message = f"There is no such field; known: {known}."
+                    faults[str(name)[:60]] = [serializers.ErrorDetail(message, "unknown")]
+        try:
+            values = super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            if not faults:
+                raise
+            raise serializers.ValidationError({**error.detail, **faults}) from error
+        if faults:
+            raise serializers.ValidationError(faults)
+        return values
 
 
 class RecordSerializer(Strict, serializers.ModelSerializer):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.urls import reverse
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from controlplane.api.paths import path_to
 from controlplane.api.serializers.base import RecordSerializer, record_meta, username
 from controlplane.jobs.models import Job, JobLog
 
@@ -35,7 +35,7 @@ class JobSerializer(RecordSerializer):
     def get_related(self, job: Job) -> list[str]:
         """Paths."""
         payload: dict[str, Any] = job.payload if isinstance(job.payload, dict) else {}
-        return [reverse(f"api:{route}-detail", args=[payload[key]]) for key, route in RELATED.items() if key in payload]
+        return [path_to(f"{route}-detail", payload[key]) for key, route in RELATED.items() if key in payload]
 
 
 class JobLogSerializer(serializers.ModelSerializer):

@@ -12,7 +12,6 @@ from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import models, transaction
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
-from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import mixins, status, viewsets
@@ -24,6 +23,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 
 from controlplane.api import idempotency, parsing
+from controlplane.api.paths import path_to
 from controlplane.api.preconditions import check_version, expected_version, with_etag
 from controlplane.api.problems import conflict_of
 from controlplane.api.serializers.base import RecordSerializer
@@ -240,7 +240,7 @@ class ChangeMixin(DeleteMixin):
 
     def path_of(self, record: Any) -> str:
         """Where the record is."""
-        return reverse(f"api:{self.basename}-detail", args=[record.pk])  # type: ignore[attr-defined]
+        return path_to(f"{self.basename}-detail", record.pk)  # type: ignore[attr-defined]
 
 
 class BulkMixin(ChangeMixin):
@@ -350,8 +350,8 @@ class RecordViewSet(BulkMixin, ReadViewSet):
 def accepted(job: Any, data: Any, *links: models.Model) -> Response:
     """202 with the Location of the job that does the work; ``links`` are the records it is about."""
     response = Response(data, status=status.HTTP_202_ACCEPTED)
-    response["Location"] = reverse("api:job-detail", args=[job.pk])
-    paths = [reverse(f"api:{link._meta.model_name}-detail", args=[link.pk]) for link in links]
+    response["Location"] = path_to("job-detail", job.pk)
+    paths = [path_to(f"{link._meta.model_name}-detail", link.pk) for link in links]
     if paths:
         response["Link"] = ", ".join(f'<{path}>; rel="related"' for path in paths)
     return response

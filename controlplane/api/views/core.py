@@ -15,6 +15,7 @@ from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
 
 from controlplane.api.filters import by, choices, filters_of
+from controlplane.api.paths import path_to
 from controlplane.api.preconditions import with_etag
 from controlplane.api.serializers import core as shapes
 from controlplane.api.views.base import (
@@ -130,7 +131,7 @@ class TokenViewSet(DeleteMixin, ReadViewSet):
             made_with=made_with,
             **values,
         )
-        return _new_token(row, token, self.reverse_action("detail", args=[row.pk]))
+        return _new_token(row, token, path_to(f"{self.basename}-detail", row.pk))
 
     def delete_record(self, record: Any, given: Any) -> None:
         """Revoke it: it ends at once and stays listed."""

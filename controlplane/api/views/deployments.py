@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.filters import by, choices, filters_of
+from controlplane.api.paths import path_to
 from controlplane.api.preconditions import expected_version, with_etag
 from controlplane.api.serializers import deployments as shapes
 from controlplane.api.serializers.jobs import JobSerializer
@@ -55,7 +56,7 @@ class DeploymentViewSet(DeleteMixin, ReadViewSet):
         options = values.pop("settings", None)
         row = services.create_deployment(actor=actor_of(request), options=options, **values)
         response = Response(self._shown(row), status=status.HTTP_201_CREATED)
-        response["Location"] = self.reverse_action("detail", args=[row.pk])
+        response["Location"] = path_to(f"{self.basename}-detail", row.pk)
         return with_etag(response, row)
 
     def remove(self, record: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import Http404
-from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
@@ -14,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.api.paths import path_to
 from controlplane.api.views.base import ApiMixin, OneRenderer
 
 
@@ -25,8 +25,8 @@ class RootView(ApiMixin, APIView):
         """Every list and tool of the API, with its path."""
         from controlplane.api.urls import PLAIN, router
 
-        lists = {prefix: reverse(f"api:{basename}-list") for prefix, _, basename in router.registry}
-        return Response({**lists, **{name.replace("-", "/", 1): reverse(f"api:{name}") for name in PLAIN}})
+        lists = {prefix: path_to(f"{basename}-list") for prefix, _, basename in router.registry}
+        return Response({**lists, **{name.replace("-", "/", 1): path_to(name) for name in PLAIN}})
 
 
 class SchemaView(SpectacularAPIView):

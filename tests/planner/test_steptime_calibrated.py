@@ -1,0 +1,107 @@
+"""Correction by probes, clock, host time and front end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.catalog import get_gpu, get_model
+from planner.errors import InputError
+from planner.evidence import Evidence
+from planner.plan_types import CalibrationFactor
+from planner.steptime import build
+from planner.steptime.__main__ import main
+from planner.steptime.calibrated import fit, matching
+from planner.steptime.clock import slowdown
+from planner.steptime.front_end import front_end, host_time, version_tuple
+from tests.planner.steptime_samples import H200, settings, step
+
+FACTOR = CalibrationFactor("vllm", H200, "", "", 0, 1.1, 5.0, 4, 0.03, "probe 1")
+
+
+def test_a_calibrated_step_is_longer_by_the_factor_and_says_so() -> None:
+    plain = step("Qwen/Qwen3-8B", H200)
+    model, gpu = get_model("Qwen/Qwen3-8B"), get_gpu(H200)
+    corrected = build(model, gpu, settings("Qwen/Qwen3-8B", H200), calibrations=(FACTOR,))
+    assert corrected.evidence is Evidence.CALIBRATED
+    assert corrected.decode_ms(32, 1024) == pytest.approx(1.1 * plain.decode_ms(32, 1024))
+    assert corrected.front_end.request_ms == pytest.approx(plain.front_end.request_ms + 5.0)
+    assert corrected.factors == {"calibration": 1.1, "calibration_log_sd": 0.03}
+    other = build(model, gpu, settings("Qwen/Qwen3-8B", H200, "tensorrt_llm"), calibrations=(FACTOR,))
+    assert other.evidence is Evidence.SILICON
+
+
+def test_the_most_specific_factor_wins() -> None:
+    exact = replace(FACTOR, model="Qwen/Qwen3-8B", precision="bf16", tp=1, step_factor=1.2)
+    wrong = replace(exact, tp=2, step_factor=1.3)
+    key = {"engine": "vllm", "gpu": H200, "model": "Qwen/Qwen3-8B", "precision": "bf16", "tp": 1}
+    assert matching((FACTOR, wrong, exact), **key) is exact
+    assert matching((wrong,), **key) is None
+    more = replace(FACTOR, samples=9)
+    assert matching((FACTOR, more), **key) is more
+
+
+@given(st.floats(0.5, 2.0), st.lists(st.floats(0.5, 200.0), min_size=1, max_size=12))
+def test_a_constant_ratio_is_found_again(ratio: float, predicted: list[float]) -> None:
+    factor = fit([(value, value * ratio) for value in predicted], engine="vllm", source="probe")
+    assert factor.step_factor == pytest.approx(ratio, rel=1e-9)
+    assert factor.samples == len(predicted)
+    assert factor.residual_log_sd == pytest.approx(0.1 if len(predicted) == 1 else 0.0, abs=1e-6)
+
+
+def test_fit_withstands_a_broken_run_and_reports_the_spread() -> None:
+    pairs = [(10.0, 11.0), (10.0, 11.5), (10.0, 10.5), (10.0, 900.0)]
+    factor = fit(pairs, ttft_pairs=[(50.0, 58.0), (60.0, 66.0), (70.0, 75.0)])
+    assert factor.step_factor == pytest.approx(1.1)
+    assert factor.samples == 3
+    assert 0.03 < factor.residual_log_sd < 0.06
+    assert factor.ttft_extra_ms == 6.0
+    with pytest.raises(InputError, match="no usable pair"):
+        fit([(0.0, 3.0), (1.0, 99.0)])
+
+
+def test_a_factor_of_zero_is_refused() -> None:
+    broken = replace(FACTOR, step_factor=0.0)
+    with pytest.raises(InputError, match="must be positive"):
+        build(get_model("Qwen/Qwen3-8B"), get_gpu(H200), settings("Qwen/Qwen3-8B", H200), calibrations=(broken,))
+
+
+def test_only_compute_bound_work_slows_with_the_clock() -> None:
+    """An H200 at its 700 W limit: full prefill steps 3-9 % longer than the tables, decode within 2 %."""
+    factors = slowdown(get_gpu(H200), np.array([0.05, 0.3, 0.7, 0.9]))
+    assert factors[:2].tolist() == [1.0, 1.0]
+    assert np.all((factors[2:] > 1.03) & (factors[2:] < 1.09))
+    assert slowdown(get_gpu("L4"), np.array([0.9]))[0] == 1.0
+
+
+def test_engines_that_plan_no_step_ahead_pay_host_time_in_every_step() -> None:
+    resolved = settings("Qwen/Qwen3-8B", H200)
+    assert resolved.async_scheduling
+    ahead = host_time(resolved)
+    behind = host_time(replace(resolved, async_scheduling=False))
+    oldest = host_time(replace(resolved, async_scheduling=False, version="0.6.3"))
+    assert ahead.fixed_ms < behind.fixed_ms < oldest.fixed_ms
+    assert version_tuple("1.3.0rc20") == (1, 3, 0)
+    assert version_tuple("v0.24.0+cu130") == (0, 24, 0)
+
+
+def test_the_front_end_is_a_queue_with_a_cost_for_every_token() -> None:
+    delays = front_end(settings("Qwen/Qwen3-8B", H200))
+    # 256 streams at 18.5 ms a step: measured gaps of 21.9 ms, so the front end is the slower one
+    assert 18.5 < 256 * delays.chunk_ms < 25.0
+    assert delays.request_serial_ms < delays.request_ms
+    lone_prompt_extra = delays.request_ms + delays.response_ms + 2.048 * delays.request_ms_per_1k_tokens
+    assert 11.0 < lone_prompt_extra < 19.0
+
+
+def test_the_command_prints_times_and_refuses_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["Qwen/Qwen3-8B", "L4", "--tp", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "evidence roofline" in shown
+    assert "prompt alone" in shown
+    assert main(["Qwen/Qwen3-8B", "no-such-card"]) == 2
+    assert "no-such-card" in capsys.readouterr().err

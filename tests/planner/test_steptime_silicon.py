@@ -1,0 +1,207 @@
+"""Step times from measured operators: reproduction, composition, substitution and evidence."""
+
+from __future__ import annotations
+
+import socket
+
+import numpy as np
+import pytest
+
+from planner.catalog import get_gpu, get_model
+from planner.evidence import Evidence
+from planner.steptime.build import source_for
+from planner.steptime.database import NoOperatorDataError, open_database
+from planner.steptime.graph import AttentionOp, GemmOp, MoeOp, WeightFormat, build_graph
+from planner.steptime.silicon_attention import decode_grid, geometry
+from planner.steptime.silicon_moe import moe_rows
+from tests.planner.steptime_samples import H100, H200, kernels_ms, settings, step
+
+pytest.importorskip("aiconfigurator_core")
+
+BF16 = WeightFormat("bf16", 16.0, "bf16")
+
+
+def attention(heads: int, kv_heads: int, head_dim: int = 128, window: int | None = None) -> AttentionOp:
+    return AttentionOp(heads, kv_heads, head_dim, head_dim, window, qk_norm=False, kv_dtype="bf16")
+
+
+@pytest.mark.parametrize(("batch", "expected_ms"), [(1, 5.076), (8, 5.336), (32, 6.682), (64, 8.310), (128, 11.20)])
+def test_composed_decode_equals_the_compiled_engine(batch: int, expected_ms: float) -> None:
+    """Qwen3-8B bf16, KV 1152: the package's own compiled model on the same tables (its numbers, run once)."""
+    assert kernels_ms(step("Qwen/Qwen3-8B", H200), batch, 1152.0) == pytest.approx(expected_ms, rel=0.03)
+
+
+@pytest.mark.parametrize(("tokens", "expected_ms"), [(128, 7.2), (512, 12.6), (2048, 42.3), (4096, 91.2)])
+def test_composed_prefill_equals_the_compiled_engine_up_to_the_clock(tokens: int, expected_ms: float) -> None:
+    ms = step("Qwen/Qwen3-8B", H200).mixed_ms(tokens, 0, 0.0)
+    assert expected_ms * 0.97 < ms < expected_ms * 1.10
+
+
+@pytest.mark.parametrize(("clients", "itl_ms"), [(1, 5.234), (8, 5.634), (32, 6.732), (64, 8.245), (128, 11.669)])
+def test_decode_steps_agree_with_a_real_engine(clients: int, itl_ms: float) -> None:
+    """Median gap between tokens of vLLM 0.24.0 with Qwen3-8B bf16 on an H200, prompts of 1024 and answers of 256
+    tokens."""
+    assert step("Qwen/Qwen3-8B", H200).decode_ms(clients, 1152.0) == pytest.approx(itl_ms, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("engine", "batch", "kv", "expected_ms"),
+    [
+        ("vllm", 1, 1024, 15.80),
+        ("vllm", 8, 8192, 18.44),
+        ("vllm", 32, 16384, 30.09),
+        ("tensorrt_llm", 1, 1024, 15.88),
+        ("tensorrt_llm", 8, 8192, 19.10),
+        ("tensorrt_llm", 32, 16384, 29.80),
+    ],
+)
+def test_an_architecture_without_a_name_is_composed_and_stays_silicon(
+    engine: str, batch: int, kv: int, expected_ms: float
+) -> None:
+    """Gemma-3-27B: 52 window layers, 10 full ones, 32/16 heads; numbers composed by hand from the same operators."""
+    gemma = step("google/gemma-3-27b-it", H200, engine)
+    assert gemma.evidence is Evidence.SILICON
+    assert kernels_ms(gemma, batch, float(kv)) == pytest.approx(expected_ms, rel=0.07)
+
+
+def test_window_layers_do_not_grow_with_the_context() -> None:
+    tables = step("google/gemma-3-27b-it", H200).tables
+    row = list(tables.decode_batch).index(32)
+    ms = dict(zip(tables.decode_kv.tolist(), tables.decode_ms[row].tolist(), strict=True))
+    full = step("Qwen/Qwen3-32B", H200).tables
+    grown = dict(zip(full.decode_kv.tolist(), full.decode_ms[row].tolist(), strict=True))
+    assert ms[32768.0] / ms[1024.0] < 0.5 * grown[32768.0] / grown[1024.0]
+
+
+def test_odd_kv_heads_run_as_more_sequences_of_fewer_heads() -> None:
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    found = geometry(database, attention(40, 10), True)
+    assert (found.heads, found.kv_heads, found.fold) == (8, 2, 5)
+    mha = decode_grid(database, attention(32, 32), (8.0,), (4096.0,))
+    folded = decode_grid(database, attention(8, 8), (32.0,), (4096.0,))
+    assert mha.ms[0, 0] == folded.ms[0, 0]
+    assert mha.ms[0, 0] == pytest.approx(0.135, rel=0.05)  # the direct rows say 0.196, TensorRT-LLM's table 0.131
+
+
+def test_beyond_the_grid_decode_grows_with_the_keys_read_and_is_marked() -> None:
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    timed = decode_grid(database, attention(32, 8), (128.0, 256.0), (1024.0, 4096.0, 65536.0))
+    assert timed.in_range is not None
+    assert timed.in_range.tolist() == [4096.0, 1024.0]
+    assert timed.ms[1, 1] == pytest.approx(2 * timed.ms[0, 1], rel=0.01)
+    assert timed.ms[1, 2] == pytest.approx(16 * timed.ms[1, 1], rel=0.15)
+
+
+def test_the_range_reaches_the_step_model() -> None:
+    model = step("Qwen/Qwen3-8B", H200)
+    assert model.max_decode_kv_in_range is not None
+    limits = dict(zip(model.tables.decode_batch.tolist(), model.max_decode_kv_in_range.tolist(), strict=True))
+    assert limits[256.0] == 1024.0
+    assert limits[8.0] == 65536.0
+
+
+def test_head_sizes_that_were_not_measured_lower_the_evidence() -> None:
+    phi = step("microsoft/Phi-3-mini-4k-instruct", H200)
+    assert phi.evidence is Evidence.EXTRAPOLATED
+    assert any("head size 96" in note for note in phi.notes)
+
+
+def test_launch_bound_fp8_block_rows_are_exchanged() -> None:
+    """A 4096 x 4096 GEMM at one row: vLLM's table says 61 us, TensorRT-LLM's of the same GPU 11-14."""
+    source = source_for(get_gpu(H200), settings("Qwen/Qwen3-8B", H200).engine)
+    op = GemmOp("o", 4096, 4096, WeightFormat("fp8_block", 8.0, "fp8"))
+    timed = source.rows(op, np.array([1.0, 64.0]))
+    assert timed.evidence is Evidence.EXTRAPOLATED
+    assert timed.ms[0] < 0.016
+    block = step("Qwen/Qwen3-32B-FP8", H200)
+    tensor = step("Qwen/Qwen3-32B", H200, precision="fp8")
+    assert block.decode_ms(32, 1024) < 1.2 * tensor.decode_ms(32, 1024)
+
+
+def test_implausibly_slow_experts_are_exchanged() -> None:
+    """FP8 experts of vLLM on Hopper take three times their 16-bit rows in the tables."""
+    model = step("Qwen/Qwen3-30B-A3B", H200, precision="fp8")
+    assert model.operators["moe"] is Evidence.EXTRAPOLATED
+    assert model.decode_ms(32, 1024) < step("Qwen/Qwen3-30B-A3B", H200).decode_ms(32, 1024)
+
+
+def test_a_fresh_expert_shape_is_scaled_from_its_neighbour_and_says_so() -> None:
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    op = MoeOp(4096, 1408, 8, 128, True, 1, 1, 1, BF16)
+    timed = moe_rows(database, op, (1.0, 64.0, 4096.0))
+    near = moe_rows(database, MoeOp(4096, 1536, 8, 128, True, 1, 1, 1, BF16), (1.0, 64.0, 4096.0))
+    assert timed.evidence is Evidence.EXTRAPOLATED
+    assert "4096x1536" in timed.notes[0]
+    assert np.all(timed.ms < near.ms)
+    with pytest.raises(NoOperatorDataError, match="no bfloat16 expert rows"):
+        moe_rows(database, MoeOp(64, 64, 1, 4, True, 1, 1, 1, BF16), (1.0,))
+
+
+def test_outliers_in_a_table_do_not_spread() -> None:
+    """TensorRT-LLM's Mixtral rows on H100 at 96 tokens are twice those at 128."""
+    database = open_database("h100_sxm", "tensorrt_llm")
+    assert database is not None
+    ms = moe_rows(database, MoeOp(4096, 14336, 2, 8, True, 2, 1, 1, BF16), (64.0, 96.0, 128.0, 256.0, 1024.0)).ms
+    assert np.all(np.diff(ms) >= 0)
+    assert ms[1] < 0.6
+
+
+def test_pcie_all_reduce_rows_that_crossed_the_host_give_way_to_the_link() -> None:
+    model = step("meta-llama/Llama-3.1-70B-Instruct", "L40S", "tensorrt_llm", tp=8, precision="fp8")
+    assert any("all-reduce over 8 GPUs by roofline" in note for note in model.notes)
+    assert model.operators["all_reduce"] is Evidence.ROOFLINE
+
+
+def test_operators_that_are_missing_fall_to_the_roofline_one_by_one() -> None:
+    awq = step("meta-llama/Llama-3.1-8B-Instruct", H100, precision="int4")
+    assert awq.operators["attention"] is Evidence.SILICON
+    assert awq.operators["gemm"] is Evidence.ROOFLINE
+    assert awq.evidence is Evidence.ROOFLINE
+    assert awq.decode_ms(1, 1024) < 0.6 * step("meta-llama/Llama-3.1-8B-Instruct", H100).decode_ms(1, 1024)
+
+
+@pytest.mark.parametrize(
+    ("model", "families"),
+    [
+        ("deepseek-ai/DeepSeek-R1", {"gemm", "moe", "mla", "glue"}),
+        ("deepseek-ai/DeepSeek-V3.2", {"gemm", "moe", "mla", "glue"}),
+        ("Qwen/Qwen3.5-35B-A3B", {"gemm", "moe", "attention", "state", "glue"}),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", {"gemm", "moe", "attention", "state", "glue"}),
+        ("openai/gpt-oss-120b", {"gemm", "moe", "attention", "glue"}),
+    ],
+)
+def test_latent_attention_recurrent_state_and_experts_are_measured(model: str, families: set[str]) -> None:
+    built = step(model, H200)
+    assert set(built.operators) == families
+    assert built.evidence in (Evidence.SILICON, Evidence.EXTRAPOLATED)
+
+
+def test_latent_projections_are_counted_once() -> None:
+    deepseek = get_model("deepseek-ai/DeepSeek-R1")
+    graph = build_graph(deepseek, settings("deepseek-ai/DeepSeek-R1", H200, tp=8), get_gpu(H200))
+    inside = {gemm.name for mixer in graph.mixers for gemm in mixer.projections}  # type: ignore[union-attr]
+    outside = {op.name for op in graph.tokens if isinstance(op, GemmOp)}
+    assert inside == {"mla_a", "mla_q_b", "o"}
+    assert inside.isdisjoint(outside)
+
+
+def test_parallelism_shortens_the_step_and_pays_for_it() -> None:
+    one, four = (step("meta-llama/Llama-3.1-70B-Instruct", H200, tp=tp) for tp in (1, 4))
+    assert one.decode_ms(32, 2048) / 4 < four.decode_ms(32, 2048) < one.decode_ms(32, 2048) / 2
+    staged = step("meta-llama/Llama-3.1-70B-Instruct", H200, tp=4, pp=2)
+    assert four.decode_ms(32, 2048) < staged.decode_ms(32, 2048) < 1.1 * four.decode_ms(32, 2048)
+    assert staged.tables.pp == 2
+
+
+def test_nothing_reaches_for_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    database = open_database("b200_sxm", "vllm")
+    assert database is not None
+    assert step("mistralai/Mistral-7B-Instruct-v0.3", "B200-SXM").evidence is Evidence.SILICON

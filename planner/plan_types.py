@@ -161,6 +161,28 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class CurveAt:
+    """USD an hour of the best candidate of each engine at one value of a parameter; None: that engine cannot."""
+
+    value: float
+    vllm_usd_per_hour: float | None
+    tensorrt_llm_usd_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How the chosen candidate's cost moves when one input is at ``low`` or at ``high``; the others stay."""
+
+    parameter: str
+    unit: str
+    low: float
+    high: float
+    usd_per_hour_low: float
+    usd_per_hour_high: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
 class FlipPoint:
     """The value of one parameter at which the answer changes; ``value`` None: it does not in the searched range."""
 
@@ -170,6 +192,7 @@ class FlipPoint:
     value: float | None
     searched: tuple[float, float]
     sentence: str
+    curve: tuple[CurveAt, ...] = ()  # ascending in value
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +213,7 @@ class Verdict:
     reasons: tuple[str, ...]
     flip_points: tuple[FlipPoint, ...] = ()
     probe: str = ""  # the cheapest probe that would settle it
+    tornado: tuple[Sensitivity, ...] = ()  # what moves the chosen candidate's cost most, largest first
 
 
 @dataclass(frozen=True, slots=True)

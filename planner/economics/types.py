@@ -46,3 +46,4 @@ class CostBreakdown:
     mtok_output_per_month: Decimal = Decimal(0)
     allocated_usd_input: Decimal | None = None
     allocated_usd_output: Decimal | None = None
+    break_even_utilisation: Decimal | None = None  # share of capacity where an API costs the same

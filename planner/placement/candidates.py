@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from planner.catalog import get_gpu, get_model
 from planner.catalog.types import GpuSpec
-from planner.economics.cost import ServedLoad, throughput_factors, workload_cost
+from planner.economics.cost import ServedLoad, break_even_utilisation, throughput_factors, workload_cost
 from planner.economics.energy import energy_usd_per_hour, power_w
 from planner.economics.operations import operations_use
 from planner.economics.types import CostBreakdown, GpuHourPrice
@@ -226,6 +226,7 @@ def _priced(
         engine=instance.resolved.engine.value,
         energy_usd_per_hour=electricity,
     )
+    cost = replace(cost, break_even_utilisation=_break_even(context, sized, gpus, replicas))
     performance_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0
     return replace(
         blank,
@@ -242,6 +243,21 @@ def _priced(
         replica_share=sized.share,
         replica_extra_usd_per_hour=_extra(cost, replicas),
         watts_per_gpu=watts,
+    )
+
+
+def _break_even(context: _Context, sized: Size, gpus: int, replicas: int) -> Decimal | None:
+    """Share of the replicas' capacity at which the API price of the request would cost as much; None without one."""
+    price = next((p for p in context.request.api_prices if p.workload == context.workload.name), None)
+    if price is None:
+        return None
+    rate = sized.rate_per_s * replicas
+    return break_even_utilisation(
+        usd_per_hour=context.price.usd_per_gpu_hour * gpus,
+        capacity_input_tok_per_s=rate * context.workload.input_tokens.expected,
+        capacity_output_tok_per_s=rate * context.outputs.expected if context.generates else 0.0,
+        api_usd_per_mtok_input=price.usd_per_mtok_input,
+        api_usd_per_mtok_output=price.usd_per_mtok_output,
     )
 
 

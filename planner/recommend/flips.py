@@ -15,7 +15,7 @@ from planner.catalog import get_gpu, get_model
 from planner.errors import PlannerError
 from planner.memory import ledger
 from planner.placement.sizing import Instance, demand_per_s, size
-from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload
+from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.verdict import ENGINE_LABEL, engine_of
 from planner.serving.types import Lengths
@@ -23,6 +23,7 @@ from planner.steptime import build
 
 GRID = 81
 FINE_STEPS = 24
+CURVE_POINTS = 16
 SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
 EQUAL = 1e-9  # costs closer than this share are equal
 
@@ -111,7 +112,17 @@ def _search(
         value = _first_flip(side, wins, winner)
         if value is not None and (nearest is None or _ratio(value, sweep) < _ratio(nearest, sweep)):
             nearest = value
-    return _point(sweep.parameter, sweep.unit, sweep.current, nearest, (sweep.low, sweep.high), winner)
+    marks = _grid(sweep.low, sweep.high)[:: GRID // CURVE_POINTS]
+    curve = tuple(_curve_at(v, usable, workload, request, sweep.change(v)) for v in sorted({*marks, sweep.current}))
+    found = _point(sweep.parameter, sweep.unit, sweep.current, nearest, (sweep.low, sweep.high), winner)
+    return replace(found, curve=curve)
+
+
+def _curve_at(
+    value: float, candidates: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest, change: Change
+) -> CurveAt:
+    costs = engine_costs(candidates, workload, request, change)
+    return CurveAt(value, costs.get("vllm"), costs.get("tensorrt_llm"))
 
 
 def _first_flip(side: list[float], wins: Callable[[float], str | None], winner: str | None) -> float | None:
@@ -142,17 +153,25 @@ def _grid(start: float, end: float) -> list[float]:
 
 def _winner(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest, change: Change) -> str | None:
     """The cheaper engine; None when both cost the same."""
-    costs = {}
-    for engine in ENGINE_LABEL:
-        best = best_of([c for c in usable if engine_of(c) == engine], workload, request, change)
-        if best is not None:
-            costs[engine] = best[0]
+    costs = engine_costs(usable, workload, request, change)
     if len(costs) < 2:
         return None
     (first, a), (second, b) = costs.items()
     if abs(a - b) <= EQUAL * max(a, b):
         return None
     return first if a < b else second
+
+
+def engine_costs(
+    candidates: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest, change: Change
+) -> dict[str, float]:
+    """USD an hour of the cheapest candidate of each engine that has one."""
+    costs = {}
+    for engine in ENGINE_LABEL:
+        best = best_of([c for c in candidates if engine_of(c) == engine], workload, request, change)
+        if best is not None:
+            costs[engine] = best[0]
+    return costs
 
 
 def _simulated(
@@ -204,10 +223,13 @@ def _stepwise(
     request: PlanRequest,
     winner: str | None,
 ) -> FlipPoint:
-    """Search on a few simulated points, refined twice between the two that differ."""
+    """Search on a few simulated points, refined between the two that differ."""
+    seen: dict[float, CurveAt] = {}
 
     def wins(value: float) -> str | None:
-        return _winner(candidates_at(value), workload, request, Change())
+        found = candidates_at(value)
+        seen[value] = _curve_at(value, found, workload, request, Change())
+        return _winner(found, workload, request, Change())
 
     nearest: float | None = None
     if winner is not None:
@@ -230,7 +252,11 @@ def _stepwise(
                         nearest = bad
                     break
                 before = value
-    return _point(name, unit, current, nearest, (min(values), max(values)), winner)
+    for value in values:
+        if value not in seen:
+            wins(value)
+    found = _point(name, unit, current, nearest, (min(values), max(values)), winner)
+    return replace(found, curve=tuple(seen[value] for value in sorted(seen)))
 
 
 def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest) -> list[Candidate]:

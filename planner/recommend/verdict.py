@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from planner.evidence import Evidence, Interval
-from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload, Verdict
+from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload, Sensitivity, Verdict
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
+from planner.recommend.tornado import tornado
 
 ENGINE_LABEL = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
 SAME = 0.005  # costs closer than half a percent are the same bill
@@ -45,15 +46,16 @@ def verdict(
     engine = engine_of(chosen)
     other = next((best[name] for name in ENGINE_LABEL if name != engine), None)
     if other is None:
-        return _alone(workload, candidates, chosen, flip_points)
+        return _alone(workload, candidates, chosen, flip_points, tornado(chosen, workload, request))
     runner_up = other[1]
     margin = margin_of(chosen, runner_up, workload, request)
     too_close = margin.low < SAME and margin.high > -SAME
     sentence = _sentence(chosen, runner_up, margin, too_close, flip_points)
     reasons = _reasons(chosen, runner_up, workload, request, too_close)
     probe = _probe(chosen, runner_up, request) if too_close else ""
+    moves = tornado(chosen, workload, request)
     return Verdict(
-        workload.name, chosen.id, runner_up.id, engine, margin, too_close, sentence, reasons, flip_points, probe
+        workload.name, chosen.id, runner_up.id, engine, margin, too_close, sentence, reasons, flip_points, probe, moves
     )
 
 
@@ -99,7 +101,11 @@ def _nothing(workload: PlanWorkload, candidates: Sequence[Candidate]) -> Verdict
 
 
 def _alone(
-    workload: PlanWorkload, candidates: Sequence[Candidate], chosen: Candidate, flips: tuple[FlipPoint, ...]
+    workload: PlanWorkload,
+    candidates: Sequence[Candidate],
+    chosen: Candidate,
+    flips: tuple[FlipPoint, ...],
+    moves: tuple[Sensitivity, ...],
 ) -> Verdict:
     engine = engine_of(chosen)
     missing = next(name for name in ENGINE_LABEL if name != engine)
@@ -109,7 +115,7 @@ def _alone(
         why = "the workload does not allow it."
     sentence = f"{ENGINE_LABEL[engine]} on {_where(chosen)}: the only engine that can serve it here."
     reasons = (f"{ENGINE_LABEL[missing]} is out: {why or 'no candidate was made.'}", *_figures(chosen))
-    return Verdict(workload.name, chosen.id, None, engine, None, False, sentence, reasons, flips)
+    return Verdict(workload.name, chosen.id, None, engine, None, False, sentence, reasons, flips, "", moves)
 
 
 def _sentence(
@@ -171,6 +177,7 @@ def _reasons(
             f"Known from: {ENGINE_LABEL[engine_of(chosen)]} {chosen.evidence.value}, "
             f"{ENGINE_LABEL[engine_of(other)]} {other.evidence.value}."
         )
+    found += _break_even(chosen)
     prices = sorted({(c.gpu, gpu_price(request, c.gpu)) for c in (chosen, other)})
     found.append("Prices: " + ", ".join(f"{gpu} ${usd:.2f} per GPU-hour" for gpu, usd in prices) + ".")
     return tuple(found)
@@ -187,6 +194,16 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
     shape = f"{_count(candidate.replicas, 'replica')} of {_count(candidate.gpus_per_replica, 'GPU')}"
     rate = f"{candidate.replica_rate_per_s:.3g} requests/s"
     return (f"{label} on {_where(candidate)}: {shape}, each carries {rate} within the SLO{cost}.",)
+
+
+def _break_even(candidate: Candidate) -> list[str]:
+    cost = candidate.cost
+    if cost is None or cost.break_even_utilisation is None:
+        return []
+    share = cost.break_even_utilisation
+    if share > 1:
+        return [f"The API is cheaper even at full use: break-even would be {share:.0%} of capacity."]
+    return [f"Break-even with the API at {share:.0%} of what the replicas can carry."]
 
 
 def _compared(what: str, ours: float, theirs: float, chosen: Candidate, other: Candidate) -> str:

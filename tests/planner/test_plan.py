@@ -16,7 +16,7 @@ from planner.errors import CancelledError, InputError, UnknownGpuError, UnknownM
 from planner.jsonio import from_json, to_json
 from planner.placement.check import check
 from planner.plan import make_plan
-from planner.plan_types import PlanRequest, PlanResult
+from planner.plan_types import ApiPrice, PlanRequest, PlanResult
 from planner.serving.types import Lengths, Load, SloTarget
 
 SLO = (SloTarget("ttft", "p99", 1500.0), SloTarget("tpot", "mean", 50.0))
@@ -34,7 +34,8 @@ def small_request() -> PlanRequest:
         workload("huge", model="meta-llama/Meta-Llama-3.1-405B", load=Load("closed", concurrency=8)),
         workload("night", load=Load("offline", requests=2_000_000), kind="batch", priority=1),
     ]
-    return request(nodes, asked, energy=EnergyPrice(Decimal("0.12")))
+    api = ApiPrice("chat", Decimal("0.05"), Decimal("0.20"))
+    return request(nodes, asked, energy=EnergyPrice(Decimal("0.12")), api_prices=(api,))
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,18 @@ def test_verdict_quotes_figures_and_flip_points(planned) -> None:
         assert flip.value is None or flip.searched[0] <= flip.value <= flip.searched[1]
         assert flip.sentence
     assert any("requests/s within the SLO" in reason for reason in verdict.reasons)
+
+
+def test_break_even_against_the_api_is_in_bill_and_words(planned) -> None:
+    _, plan, _ = planned
+    chosen = next(c for c in plan.candidates if c.id == next(v for v in plan.verdicts if v.workload == "chat").chosen)
+    share = chosen.cost.break_even_utilisation
+    capacity = chosen.replica_rate_per_s * chosen.replicas * 3600 / 1e6 * (1024 * 0.05 + 256 * 0.20)
+    price = 1.0 if chosen.gpu == L40S else 2.0
+    assert float(share) == pytest.approx(price * chosen.gpus / capacity, rel=0.001)
+    reasons = next(v for v in plan.verdicts if v.workload == "chat").reasons
+    assert any("reak-even" in reason for reason in reasons)
+    assert all(c.cost.break_even_utilisation is None for c in plan.candidates if c.cost and c.workload == "night")
 
 
 def test_progress_names_workload_and_gpu_and_never_falls(planned) -> None:

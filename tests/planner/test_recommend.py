@@ -16,6 +16,7 @@ from planner.recommend import verdict
 from planner.recommend.costing import Change, best_of, usd_per_hour
 from planner.recommend.flips import _search, _sweeps, scaled
 from planner.recommend.rules import _hybrid, _ttft
+from planner.recommend.tornado import tornado
 from planner.recommend.verdict import margin_of
 from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTarget
 
@@ -192,3 +193,30 @@ def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
     assert _hybrid(alone[:1], Decimal(12), 1.0).verdict == "not_testable"
     rule = _hybrid((replace(alone[0], served_share=0.8), alone[1]), Decimal(9), 1.0)
     assert "vllm only 80 % of the demand" in rule.sentence
+
+
+def test_tornado_shows_the_widest_first_and_moves_one_input_at_a_time() -> None:
+    work = workload("w", load=Load("open", rate_per_s=10.0), revisions_per_month=10.0)
+    asked = request(NODES, [work], energy=EnergyPrice(Decimal("0.10")))
+    bars = tornado(banded("w", 0.01, spread=0.1, watts_per_gpu=500.0), work, asked)
+    widths = [abs(bar.usd_per_hour_high - bar.usd_per_hour_low) for bar in bars]
+    assert widths == sorted(widths, reverse=True)
+    by_name = {bar.parameter: bar for bar in bars}
+    assert set(by_name) == {"load", "what one replica carries", "GPU price", "electricity price", "revisions"}
+    load = by_name["load"]
+    assert (load.low, load.high) == (8.0, 12.0)
+    assert load.usd_per_hour_low == pytest.approx(0.8 * load.usd_per_hour)
+    assert by_name["what one replica carries"].usd_per_hour_low > load.usd_per_hour
+    assert by_name["electricity price"].usd_per_hour_high > load.usd_per_hour
+
+
+def test_flip_curve_holds_both_engines_and_todays_value() -> None:
+    work = workload("w", load=Load("open", rate_per_s=8.0))
+    found = flips((banded("w", 10 / 8), banded("w", 40 / 8, engine="tensorrt_llm", gpus=2)), work)["request rate"]
+    values = [point.value for point in found.curve]
+    assert values == sorted(values)
+    assert 8.0 in values
+    today = next(point for point in found.curve if point.value == 8.0)
+    assert (today.vllm_usd_per_hour, today.tensorrt_llm_usd_per_hour) == (pytest.approx(2.0), pytest.approx(4.0))
+    beyond = [point for point in found.curve if point.value > 25]
+    assert all(p.tensorrt_llm_usd_per_hour <= p.vllm_usd_per_hour for p in beyond)

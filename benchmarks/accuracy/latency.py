@@ -213,7 +213,11 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--dump", type=Path, help="write each row's prediction as JSON lines")
     options = parser.parse_args(argv)
     rows: list[MeasuredRow] = []
-    for name, load in (("serving", lambda: serving_rows(options.unstated)), ("offline", offline_rows), ("h200", h200_rows)):
+    for name, load in (
+        ("serving", lambda: serving_rows(options.unstated)),
+        ("offline", offline_rows),
+        ("h200", h200_rows),
+    ):
         if options.kind in (None, name):
             found = load()
             every = max(1, len(found) // options.limit) if options.limit else 1

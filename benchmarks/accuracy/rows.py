@@ -179,6 +179,35 @@ def offline_rows() -> list[MeasuredRow]:
     return rows
 
 
+def static_rows() -> list[MeasuredRow]:
+    """Static batches of equal prompts and outputs (LLM-Inference-Bench): all requests at once, throughput in and out.
+
+    vLLM's version is not published; the paper is of October 2024, when 0.6 was current.
+    """
+    rows = []
+    for row in _read("offline_results.csv.gz"):
+        batch, rate = _whole(row, "batch_size"), number(row["output_tok_per_s"])
+        if row["source_id"] != "anl_llm_inference_bench" or not batch or not rate:
+            continue
+        if row["engine"] not in ("vllm", "tensorrt_llm") or "1 output token" in row["quality"]:
+            continue
+        request = _request(row, {"kind": "offline", "requests": batch})
+        request.setdefault("engine_version", "0.6.0")
+        rows.append(
+            MeasuredRow(
+                row_id=row["row_id"],
+                source=row["source_id"],
+                family=family(row["model"]),
+                kind="static",
+                request=request,
+                measured={"output_tok_per_s": (rate, "mean")},
+                notes=row["notes"],
+                load_label=f"{row['isl']}/{row['osl']} batch {batch}",
+            )
+        )
+    return rows
+
+
 def h200_rows() -> list[MeasuredRow]:
     """Our own runs of vLLM 0.24.0 on one H200."""
     rows = []

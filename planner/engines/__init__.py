@@ -13,6 +13,8 @@ from planner.engines.versions import version_key
 from planner.errors import InputError
 from planner.models.spec import ModelSpec
 
+LARGEST_SETTING = 10**9
+
 __all__ = [
     "EngineName",
     "EngineSettings",
@@ -58,12 +60,20 @@ def _check_positive(settings: EngineSettings, expected_len: int | None) -> None:
             "max_num_batched_tokens",
             "block_tokens",
             "kv_cache_max_tokens",
+            "max_lora_rank",
         )
     }
     sizes["expected_len"] = expected_len
     for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise InputError("must be at least 1", field=name, value=value)
+        if value is not None and not 1 <= value <= LARGEST_SETTING:
+            raise InputError(f"must lie between 1 and {LARGEST_SETTING:,}", field=name, value=value)
+    for name in ("max_loras", "speculative_tokens", "mm_items_per_prompt", "logprobs"):
+        if not 0 <= getattr(settings, name) <= LARGEST_SETTING:
+            raise InputError(f"must lie between 0 and {LARGEST_SETTING:,}", field=name, value=getattr(settings, name))
+    for name in ("kv_cache_max_gpu_gib", "kv_cache_host_gib"):
+        limit = getattr(settings, name)
+        if limit is not None and not 0 < limit < 1e6:
+            raise InputError("must be positive, in GiB", field=name, value=limit)
     for name in ("gpu_memory_utilization", "free_gpu_memory_fraction"):
         share = getattr(settings, name)
         if share is not None and not 0 < share <= 1:

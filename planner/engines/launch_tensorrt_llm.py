@@ -12,6 +12,7 @@ import yaml
 
 from planner.engines.types import ResolvedSettings
 from planner.engines.versions import at_least
+from planner.units import GIB
 
 CONFIG_FILE = "llm-api.yaml"
 
@@ -47,6 +48,10 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
     }
     if resolved.kv_cache_max_tokens is not None:
         cache["max_tokens"] = resolved.kv_cache_max_tokens
+    if resolved.kv_cache_max_gpu_gib is not None:
+        cache["max_gpu_total_bytes"] = int(resolved.kv_cache_max_gpu_gib * GIB)
+    if resolved.kv_cache_host_gib is not None:
+        cache["host_cache_size"] = int(resolved.kv_cache_host_gib * GIB)
     graphs = {"batch_sizes": list(resolved.cuda_graph_sizes)} if resolved.cuda_graph_sizes else None
     options: dict[str, Any] = {
         "enable_chunked_prefill": resolved.enable_chunked_prefill,

@@ -6,6 +6,7 @@ import json
 
 from planner.engines.types import ResolvedSettings
 
+DEFAULT_MAX_LOGPROBS = 20
 _DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -55,6 +56,8 @@ def _features(resolved: ResolvedSettings) -> list[str]:
     if resolved.speculative_tokens:
         speculation = {"method": "mtp", "num_speculative_tokens": resolved.speculative_tokens}
         arguments += ["--speculative-config", json.dumps(speculation)]
+    if resolved.logprobs > DEFAULT_MAX_LOGPROBS:
+        arguments += ["--max-logprobs", str(resolved.logprobs)]
     if resolved.mm_items_per_prompt:
         arguments += ["--limit-mm-per-prompt", json.dumps({"image": resolved.mm_items_per_prompt})]
     return arguments

@@ -53,6 +53,10 @@ class EngineSettings:
     capacity_policy: str | None = None  # TensorRT-LLM: GUARANTEED_NO_EVICT | MAX_UTILIZATION
     trt_backend: str = "pytorch"  # TensorRT-LLM: pytorch | tensorrt (engine build)
     sampler: str = "auto"  # vLLM: auto | flashinfer | native; which kernels sample, as far as memory is concerned
+    kv_cache_max_gpu_gib: float | None = None  # TensorRT-LLM: max_gpu_total_bytes, the pool's upper limit per GPU
+    kv_cache_host_gib: float | None = None  # TensorRT-LLM: host_cache_size, blocks kept for reuse in host memory
+    logprobs: int = 0  # log-probabilities that clients may ask for with each output token
+    prompt_logprobs: bool = False  # ... and for the prompt's tokens
 
     @property
     def gpus(self) -> int:
@@ -98,6 +102,10 @@ class ResolvedSettings:
     capacity_policy: str  # vLLM: PREEMPT_RECOMPUTE; TensorRT-LLM: GUARANTEED_NO_EVICT | MAX_UTILIZATION
     trt_backend: str
     sampler: str = "native"  # vLLM: flashinfer | native
+    kv_cache_max_gpu_gib: float | None = None
+    kv_cache_host_gib: float | None = None
+    logprobs: int = 0
+    prompt_logprobs: bool = False
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -194,6 +194,10 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "speculative_acceptance",
         "mm_items_per_prompt",
         "trt_backend",
+        "kv_cache_max_gpu_gib",
+        "kv_cache_host_gib",
+        "logprobs",
+        "prompt_logprobs",
     )
     return {name: getattr(settings, name) for name in names}
 

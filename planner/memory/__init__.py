@@ -4,12 +4,14 @@ from planner.memory.advise import advise, fewer_sequences, largest_context
 from planner.memory.cliff import PreemptionCliff, preemption_cliff
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.memory.ledger import kv_tokens_from_gib, ledger
+from planner.memory.report import MemoryReport, memory_report
 from planner.memory.types import MemoryLedger, Remedy
 
 __all__ = [
     "KvGroup",
     "KvLayout",
     "MemoryLedger",
+    "MemoryReport",
     "PreemptionCliff",
     "Remedy",
     "advise",
@@ -18,5 +20,6 @@ __all__ = [
     "kv_tokens_from_gib",
     "largest_context",
     "ledger",
+    "memory_report",
     "preemption_cliff",
 ]

@@ -24,6 +24,7 @@ _TOKEN_BUDGETS = (8192, 4096, 2048, 1024, 512)
 _SEQUENCES = (512, 256, 128, 64, 32)
 _FEWEST_SEQUENCES = 16
 _SHARES = (0.92, 0.95, 0.97)
+_SMALLER_SHARES = tuple(hundredths / 100 for hundredths in range(90, 4, -5))
 _FEWER_BITS = ("fp8", "int8", "int4", "fp4")
 _LABEL = {EngineName.VLLM: "vLLM", EngineName.TENSORRT_LLM: "TensorRT-LLM"}
 
@@ -39,7 +40,7 @@ def advise(
     """Single changes to ``settings`` that would make the model fit, best first; empty when it fits already.
 
     Looked for, in this order: the largest context, the fewest GPUs, an 8-bit KV cache, fewer weight bits, a smaller
-    token budget, fewer sequences, a larger share of memory. Every remedy is one that the ledger says fits and the
+    token budget, fewer sequences, another share of memory. Every remedy is one that the ledger says fits and the
     engine supports.
     """
 
@@ -174,9 +175,9 @@ def _other_share(settings: EngineSettings, fits: Callable[[EngineSettings], bool
     vllm = settings.engine is EngineName.VLLM
     name = "gpu_memory_utilization" if vllm else "free_gpu_memory_fraction"
     current = settings.gpu_memory_utilization if vllm else settings.free_gpu_memory_fraction
-    for share in _SHARES:
-        if current is not None and share <= current:
-            continue
+    larger = [share for share in _SHARES if current is None or share > current]
+    smaller = [share for share in _SMALLER_SHARES if current is None or share < current]
+    for share in (*larger, *smaller):
         if vllm:
             changed = replace(settings, gpu_memory_utilization=share)
         else:

@@ -12,10 +12,12 @@ from planner.engines.precision import as_loaded
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least, outside_verified_range
 from planner.errors import InputError
-from planner.evidence import Evidence
+from planner.evidence import Evidence, Interval
 from planner.memory import constants as c
 from planner.memory import trtllm_terms, vllm_terms
+from planner.memory.intervals import kv_interval
 from planner.memory.kv_layout import KvLayout, kv_layout
+from planner.memory.logprobs import logprobs_gib
 from planner.memory.types import MemoryLedger
 from planner.memory.weights import loaded_weights_gib
 from planner.models.sharding import stage_groups
@@ -46,6 +48,7 @@ class _Rank:
     kv: float
     layout: KvLayout
     blocks: int
+    pool_limit: str = ""
 
 
 def ledger(
@@ -152,10 +155,10 @@ def _trtllm_rank(
     free = total - others - weights - activation - non_torch - graph - states
     lora = trtllm_terms.lora_gib(resolved, free)
     fraction = resolved.free_gpu_memory_fraction or 0.0
-    kv = (free - lora) * fraction
-    if resolved.kv_cache_max_tokens is not None and layout.block_bytes:
-        kv = min(kv, resolved.kv_cache_max_tokens * layout.block_bytes / resolved.block_tokens / GIB)
-    return _Rank(stage, weights, activation + states, non_torch, graph, lora, kv, layout, _blocks(layout, kv))
+    limits = trtllm_terms.pool_limits(resolved, layout.block_bytes, (free - lora) * fraction)
+    limit = min(limits, key=lambda name: limits[name])
+    kv = limits[limit]
+    return _Rank(stage, weights, activation + states, non_torch, graph, lora, kv, layout, _blocks(layout, kv), limit)
 
 
 def _assemble(
@@ -172,9 +175,13 @@ def _assemble(
     limit = max(model.max_position, resolved.max_model_len)
     longest = layout.longest_for(blocks, limit) if rank.kv > 0 else 0
     in_budget = resolved.engine is EngineName.TENSORRT_LLM or vllm_terms.graphs_in_budget(model, gpu, resolved)
-    reasons, binding = _verdict(resolved, gpu, total, others, budget, rank, need, longest, in_budget)
+    logprobs = logprobs_gib(model, resolved, rank.activation)
+    reasons, binding = _verdict(resolved, gpu, total, others, budget, rank, need, longest, in_budget, logprobs)
     printed = printed_tokens(layout, resolved, blocks)
     margin = rank.kv - need * layout.block_bytes / GIB
+    evidence = _evidence(model, gpu, resolved)
+    band = kv_interval(resolved, evidence, rank.kv, unfitted_gib=rank.activation + rank.non_torch)
+    host = resolved.kv_cache_host_gib or 0.0
     result = MemoryLedger(
         total_gib=total,
         budget_gib=budget,
@@ -195,12 +202,16 @@ def _assemble(
         reasons=tuple(reasons),
         binding=binding,
         margin_gib=margin,
-        evidence=_evidence(model, gpu, resolved),
-        notes=tuple(_notes(model, gpu, resolved, total, rank, in_budget)),
+        evidence=evidence,
+        notes=tuple(_notes(model, gpu, resolved, total, rank, in_budget, logprobs)),
         graph_in_budget=in_budget,
         blocks_per_request=need,
         padded_share=layout.padded_share,
-        sentence=_sentence(resolved, reasons, margin, longest, model),
+        sentence=_sentence(resolved, reasons, margin, longest, model, band),
+        kv_gib_80=None if mt.is_encoder_only(model) else band,
+        logprobs_gib=logprobs,
+        pool_limit=rank.pool_limit,
+        host_kv_tokens=_blocks(layout, host) * resolved.block_tokens,
     )
     return result
 
@@ -215,6 +226,7 @@ def _verdict(
     need: int,
     longest: int,
     in_budget: bool,
+    logprobs: float,
 ) -> tuple[list[str], str]:
     """(reasons why it does not fit, binding term)."""
     reasons: list[str] = []
@@ -259,15 +271,27 @@ def _verdict(
             f"The KV cache fits, but capturing CUDA graphs needs about {rank.graph:.2f} GiB and only {spare:.2f} GiB "
             "lie outside it; lower gpu_memory_utilization."
         )
+    reserve = total - in_use - budget - (0.0 if in_budget or not vllm else rank.graph)
+    if logprobs and not reasons and logprobs > reserve:
+        binding = "logprobs"
+        share = "gpu_memory_utilization" if vllm else "free_gpu_memory_fraction"
+        reasons.append(
+            f"The KV cache fits, but log-probabilities take {logprobs:.2f} GiB that no start-up check sees, and only "
+            f"{max(0.0, reserve):.2f} GiB lie outside the engine's share; lower {share} or forbid them."
+        )
     return reasons, binding
 
 
-def _sentence(resolved: ResolvedSettings, reasons: list[str], margin: float, longest: int, model: ModelSpec) -> str:
+def _sentence(
+    resolved: ResolvedSettings, reasons: list[str], margin: float, longest: int, model: ModelSpec, band: Interval
+) -> str:
     if reasons:
         return "Does not fit. " + reasons[0]
     if mt.is_encoder_only(model):
         return f"Fits with {margin:.1f} GiB to spare; an encoder keeps no KV cache."
     text = f"Fits with {margin:.1f} GiB to spare"
+    if margin < band.value - band.low:
+        text += f", less than the estimate's error of {band.value - band.low:.1f} GiB: it may not start"
     if longest > resolved.max_model_len:
         return f"{text}; context could grow to {longest:,} tokens."
     return f"{text} at the model's full context of {resolved.max_model_len:,} tokens."
@@ -284,9 +308,23 @@ def _evidence(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings) -> Evi
 
 
 def _notes(
-    model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, total: float, rank: _Rank, in_budget: bool
+    model: ModelSpec,
+    gpu: GpuSpec,
+    resolved: ResolvedSettings,
+    total: float,
+    rank: _Rank,
+    in_budget: bool,
+    logprobs: float,
 ) -> list[str]:
     notes: list[str] = []
+    if logprobs:
+        notes.append(
+            f"Log-probabilities take up to {logprobs:.2f} GiB more while they are computed, outside the budget."
+        )
+    if rank.pool_limit in ("max_tokens", "max_gpu_total_bytes"):
+        notes.append(f"{rank.pool_limit} sets the pool: it is the smallest of the limits given.")
+    if resolved.kv_cache_host_gib:
+        notes.append("The host cache keeps blocks for reuse; it holds no running request, so capacity stays the same.")
     if gpu.total_gib_evidence == "estimated" and total == gpu.total_gib:
         notes.append(f"The memory that the driver reports for {gpu.name} is estimated; state it if you know it.")
     if resolved.engine is EngineName.VLLM and not in_budget and rank.graph:

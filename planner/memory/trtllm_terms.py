@@ -61,3 +61,17 @@ def graph_gib(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> fl
 def lora_gib(resolved: ResolvedSettings, free_gib: float) -> float:
     """Adapter cache: ``peft_cache_config.device_cache_percent``, 2 % of what is free, when adapters are on."""
     return max(0.0, free_gib) * 0.02 if resolved.max_loras else 0.0
+
+
+def pool_limits(resolved: ResolvedSettings, block_bytes: float, share_gib: float) -> dict[str, float]:
+    """GiB that each limit allows the pool, by the engine's name for it; the smallest wins.
+
+    ``share_gib`` is the fraction of what is free. ``_util.py`` takes ``max_tokens`` and ``max_gpu_total_bytes`` into
+    account after the fraction. The host cache is no limit of this pool.
+    """
+    limits = {"free_gpu_memory_fraction": share_gib}
+    if resolved.kv_cache_max_tokens is not None and block_bytes:
+        limits["max_tokens"] = resolved.kv_cache_max_tokens * block_bytes / resolved.block_tokens / GIB
+    if resolved.kv_cache_max_gpu_gib is not None:
+        limits["max_gpu_total_bytes"] = resolved.kv_cache_max_gpu_gib
+    return limits

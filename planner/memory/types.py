@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.evidence import Evidence
+from planner.evidence import Evidence, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ class MemoryLedger:
     blocks_per_request: int = 0  # pool blocks that one full-length request holds
     padded_share: float = 0.0  # of the pool, lost to the alignment of layer groups
     sentence: str = ""  # the answer in words
+    kv_gib_80: Interval | None = None  # 80 % interval of kv_gib; see planner.memory.intervals
+    logprobs_gib: float = 0.0  # taken while log-probabilities are computed, outside the budget: no profiling saw it
+    pool_limit: str = ""  # TensorRT-LLM: the limit that set the pool, the smallest of those given
+    host_kv_tokens: int = 0  # tokens that the host cache keeps for reuse; running requests cannot use them
 
 
 @dataclass(frozen=True, slots=True)

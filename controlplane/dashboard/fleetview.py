@@ -164,6 +164,7 @@ def fleet_map(rows: list[FleetNode], by: str, *, dense: bool = False) -> gpumap.
     """
     names = workload_order({holding.workload for row in rows for holding in row.holders.values()})
     classes = gpumap.category_classes(names)
+    base = reverse("dashboard:nodes")
     counts: Counter[str] = Counter()
     nodes = []
     for row in rows:
@@ -184,7 +185,7 @@ def fleet_map(rows: list[FleetNode], by: str, *, dense: bool = False) -> gpumap.
             gpumap.MapNode(
                 row.node.slug, row.node.name, row.node.site.name, row.node.node_type.gpu_model.name, row.gpus,
                 row.node.node_type.nvlink_domain, row.node.state, tuple(cells), words,
-                reverse("dashboard:node", args=[row.node.slug]),
+                f"{base}{row.node.slug}/",
             )
         )  # fmt: skip
     if by == "workload":
@@ -229,7 +230,8 @@ class FleetTotals:
 
 
 def totals(rows: list[FleetNode]) -> FleetTotals:
-    """Sums over the fleet; planned nodes count apart."""
+    """Sums over the fleet; planned nodes count apart, processors that stand in for a GPU not at all."""
+    rows = [row for row in rows if row.node.node_type.gpu_model.vendor != "cpu"]
     owned = [row for row in rows if row.node.state != Node.State.PLANNED]
     priced = [row for row in owned if row.usd_per_gpu_hour is not None]
     return FleetTotals(

@@ -70,6 +70,11 @@ class GpuMap:
     nodes: int
     gpus: int
 
+    @property
+    def many(self) -> bool:
+        """Whether the map is too long for an overview."""
+        return self.nodes > DENSE_ABOVE
+
 
 WORDS = {"f": "free", "t": "used by others", "o": "out of service", "p": "planned", "s": "free, but stranded"}
 _LEGEND_CSS = {"f": "free", "t": "taken", "o": "out", "p": "planned", "s": "stranded"}
@@ -116,8 +121,9 @@ def build(
 
     One path per node and class keeps the markup small: 1,200 nodes with 6,000 GPUs stay under 1 MB.
     """
-    dense = dense or len(nodes) > DENSE_ABOVE
-    layout = _Layout(cell=7, gap=1, pad=1) if dense else _Layout(cell=14, gap=3, pad=4)
+    many = len(nodes) > DENSE_ABOVE
+    dense = dense or many
+    layout = _Layout(7, 1, 1) if many else _Layout(10, 2, 2) if dense else _Layout(14, 3, 4)
     by_site: dict[str, list[MapNode]] = defaultdict(list)
     counts: Counter[str] = Counter()
     for node in nodes:

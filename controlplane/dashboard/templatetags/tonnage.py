@@ -281,6 +281,13 @@ def load_words(workload: Any) -> str:
 
 
 @register.filter
+def commas(value: Any) -> str:
+    """A count with thousands separated."""
+    number = fmt.as_float(value)
+    return "–" if number is None else f"{round(number):,}"
+
+
+@register.filter
 def sig(value: Any, figures: int = 3) -> str:
     """Plain text, three significant figures."""
     return fmt.sig(value, figures)

@@ -7,10 +7,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.dashboard import fleetview
-from controlplane.dashboard.pages import act, actor, page, show
+from controlplane.dashboard.pages import act, actor, page, paginate, show
 from controlplane.inventory import services
 from controlplane.inventory.models import Node
 
+PER_PAGE = 100
 BY = (("workload", "Workload"), ("engine", "Engine"), ("use", "Used and free"))
 
 
@@ -38,7 +39,8 @@ def nodes(request: HttpRequest) -> HttpResponse:
         and (not gpu or row.node.node_type.gpu_model.name == gpu)
     ]
     context = {
-        "rows": shown,
+        "page": paginate(request, shown, PER_PAGE),
+        "shown": len(shown),
         "totals": fleetview.totals(shown),
         "sites": sorted({(row.node.site.slug, row.node.site.name) for row in rows}),
         "states": Node.State.choices,
@@ -75,7 +77,8 @@ def prices(request: HttpRequest) -> HttpResponse:
 def discovered(request: HttpRequest) -> HttpResponse:
     """What the workers found against what is recorded."""
     rows = fleetview.discovered(fleetview.fleet())
-    return show(request, "dashboard/fleet_discovered.html", {"rows": rows, "tab": "discovered"})
+    context = {"page": paginate(request, rows, PER_PAGE), "tab": "discovered"}
+    return show(request, "dashboard/fleet_discovered.html", context)
 
 
 @act

@@ -13,7 +13,7 @@ from controlplane.dashboard.pages import page, show
 def home(request: HttpRequest) -> HttpResponse:
     """What is used, free and stranded, what it costs, whether objectives are met, and what waits for a person."""
     rows = fleetview.fleet()
-    plan = selectors.current_plan()
+    plan = selectors.current_plan() or selectors.latest_ready_plan()
     plan_rows = list(selectors.verdicts_of(plan).values())
     slo = selectors.slo_tally()
     context = {
@@ -25,6 +25,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "accuracy": selectors.accuracy(),
         "needs": homeview.needs(rows),
         "map": fleetview.fleet_map(rows, "workload", dense=True),
+        "kinds": fleetview.by_gpu(rows),
         "emulated": slo.emulated,
         "has_nodes": bool(rows),
         "running": selectors.job_list({"state": "running"})[:5],

@@ -27,6 +27,7 @@ from planner.steptime.tables import (
     sample,
 )
 from planner.steptime.types import StepModel, StepTables
+from planner.steptime.variants import vary
 
 
 def build(
@@ -40,7 +41,7 @@ def build(
     """
     graph = build_graph(model, resolved, gpu)
     sampled = _sampled(graph, gpu, resolved.engine)
-    step = _assemble(sampled, resolved)
+    step = _assemble(vary(sampled, resolved, graph.layers), resolved)
     factor = calibrated.matching(
         calibrations,
         engine=resolved.engine.value,

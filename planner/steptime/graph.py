@@ -124,7 +124,10 @@ class AllReduceOp:
 
 @dataclass(frozen=True, slots=True)
 class TransferOp:
-    """Moves ``values`` 16-bit elements per token to other ranks: pipeline hand-over, logits gather, expert dispatch."""
+    """Moves ``values`` 16-bit elements per token to other ranks: pipeline hand-over, logits gather, expert dispatch.
+
+    ``gpus`` of the group; for a hand-over those of the whole instance, which say whether it leaves the node.
+    """
 
     kind: Literal["p2p", "gather", "all_to_all"]
     values: float
@@ -150,6 +153,7 @@ class RankGraph:
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "fp4": "fp4", "mxfp4": "fp8"}
 _EXPERT_ROLES = {"expert_gate_up", "expert_down"}
 _LATENT_ROLES = {"mla_q_a", "mla_kv_a", "mla_q_b", "q", "o"}
+_LORA_TARGETS = {"qkv", "o", "gate_up", "down", "shared_gate_up", "shared_down"}
 _NO_GEMM = {"norm", "conv", "embed"} | _EXPERT_ROLES
 _FUSED = {
     "q": "qkv",
@@ -197,6 +201,10 @@ class _Builder:
             self.mixers[mixer] += count
         for op in self.gemms(group, linears, inside=False):
             self.add(replace(op, count=1.0), op.count * count)
+            if self.resolved.max_loras and op.name in _LORA_TARGETS:
+                rank = self.resolved.max_lora_rank
+                self.add(ElementwiseOp(values=op.k + rank), op.count * count)  # into the adapters' rank
+                self.add(ElementwiseOp(values=rank + op.n), op.count * count)  # and back, added to the output
         blocks = (group.mixer is not None) + (group.ffn is not None)
         self.add(ElementwiseOp(values=4 * self.model.hidden), blocks * count)
         if self.tp > 1:
@@ -311,7 +319,7 @@ def build_graph(model: ModelSpec, resolved: ResolvedSettings, gpu: GpuSpec) -> R
     if resolved.tp > 1:
         builder.add(AllReduceOp(model.hidden, resolved.tp), 1)
     if resolved.pp > 1:
-        builder.add(TransferOp("p2p", float(2 * model.hidden), resolved.pp), resolved.pp - 1)
+        builder.add(TransferOp("p2p", float(2 * model.hidden), resolved.tp * resolved.pp), resolved.pp - 1)
     return RankGraph(
         tokens=tuple(replace(op, count=float(count)) for op, count in builder.tokens.items()),
         head=tuple(_head(builder)),

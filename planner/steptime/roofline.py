@@ -31,6 +31,7 @@ _PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # one direction of x16, proto
 _NETWORK_GB_S = 50.0  # per GPU, one direction: 400 Gb/s fabric
 _WIDE = ("bf16", "fp16", "fp32")
 _BF16 = WeightFormat("bf16", 16.0, "bf16")
+_HAND_OVER_MS = 0.01  # start of a send between pipeline stages
 _KV_BYTES = {"fp8": 1.0, "fp4": 0.5625, "int8": 1.0}
 
 
@@ -237,5 +238,7 @@ class RooflineSource:
     def _transfer(self, op: TransferOp, rows: F64) -> F64:
         values = op.values * rows
         if op.kind == "p2p":
-            return self._link(2.0 * values, op.gpus)
+            leaves_node = op.gpus > (self.gpu.scale_up_domain or 8)
+            bandwidth = (_NETWORK_GB_S if leaves_node else self.link_gb_s(op.gpus)) * 1e6 * self.efficiency.link
+            return 2.0 * values / bandwidth + (2 if leaves_node else 1) * _HAND_OVER_MS
         return self._link(2.0 * values * (op.gpus - 1) / op.gpus, op.gpus)

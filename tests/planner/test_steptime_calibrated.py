@@ -105,3 +105,36 @@ def test_the_command_prints_times_and_refuses_in_words(capsys: pytest.CaptureFix
     assert "prompt alone" in shown
     assert main(["Qwen/Qwen3-8B", "no-such-card"]) == 2
     assert "no-such-card" in capsys.readouterr().err
+
+
+def test_speculation_costs_verification_and_drafting() -> None:
+    plain = step("Qwen/Qwen3-8B", H200)
+    drafted = step("Qwen/Qwen3-8B", H200, speculative_tokens=3, speculative_acceptance=2.0)
+    assert plain.decode_ms(1, 1024) * 1.05 < drafted.decode_ms(1, 1024) < plain.decode_ms(1, 1024) * 1.7
+    assert drafted.decode_ms(256, 1024) > plain.decode_ms(256, 1024) * 1.4
+    assert drafted.mixed_ms(2048, 0, 0.0) == pytest.approx(plain.mixed_ms(2048, 0, 0.0))
+
+
+def test_eager_execution_is_launch_bound_at_small_batches() -> None:
+    plain, slow = (step("Qwen/Qwen3-8B", H200, enforce_eager=eager) for eager in (False, True))
+    assert slow.decode_ms(1, 1024) > 2 * plain.decode_ms(1, 1024)
+    assert slow.mixed_ms(8192, 0, 0.0) == pytest.approx(plain.mixed_ms(8192, 0, 0.0))
+    assert slow.evidence is Evidence.EXTRAPOLATED
+    assert slow.tables.graph_sizes.size == 0
+
+
+def test_adapters_cost_two_small_kernels_a_matrix() -> None:
+    plain = step("Qwen/Qwen3-8B", H200)
+    adapted = step("Qwen/Qwen3-8B", H200, max_loras=4)
+    extra = adapted.decode_ms(1, 1024) - plain.decode_ms(1, 1024)
+    assert 0.5 < extra < 1.5  # 36 layers x 4 matrices x 2 kernels of 3 us
+
+
+def test_a_hand_over_that_leaves_the_node_takes_longer() -> None:
+    inside = step("meta-llama/Llama-3.1-70B-Instruct", H200, tp=4, pp=2)
+    across = step("meta-llama/Llama-3.1-70B-Instruct", H200, tp=8, pp=2)
+    alone = step("meta-llama/Llama-3.1-70B-Instruct", H200, tp=8)
+    base = step("meta-llama/Llama-3.1-70B-Instruct", H200, tp=4)
+    near = inside.mixed_ms(8192, 0, 0.0) - base.mixed_ms(8192, 0, 0.0)
+    far = across.mixed_ms(8192, 0, 0.0) - alone.mixed_ms(8192, 0, 0.0)
+    assert 0.0 < near < far

@@ -1,6 +1,6 @@
 """Place 60 workloads of about 30 candidates each on a real 1,213-node, 6,212-GPU inventory; compare with simpler rules.
 
-``python -m benchmarks.speed.place [--seed N] [--time-limit-s S] [--json]``. Candidates are synthetic: rates follow
+``python -m benchmarks speed place [--seed N] [--time-limit-s S]``. Candidates are synthetic: rates follow
 memory bandwidth, GPU memory and a tensor-parallel efficiency, drawn from a fixed seed, so that the figure measures the
 placement and not the performance model. The target: within 1 % of the bound in at most 60 s on two cores.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import random
 import time
 from decimal import Decimal
@@ -116,7 +115,7 @@ def _candidate(workload: PlanWorkload, engine: str, gpu: str, precision: str, tp
     )
 
 
-def run(seed: int = 1, time_limit_s: float = 60.0, count: int = 60) -> dict:
+def measure(seed: int = 1, time_limit_s: float = 50.0, count: int = 60) -> dict:
     """Solve once; returns the figures."""
     rng = random.Random(seed)
     items = workloads(count, rng)
@@ -150,20 +149,17 @@ def run(seed: int = 1, time_limit_s: float = 60.0, count: int = 60) -> dict:
     }
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def run(argv: list[str]) -> dict:
+    """Command line; prints a table and returns the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks speed place", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--time-limit-s", type=float, default=50.0)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    figures = run(arguments.seed, arguments.time_limit_s)
-    if arguments.json:
-        print(json.dumps(figures, indent=2))
-        return
+    arguments = parser.parse_args(argv)
+    figures = measure(arguments.seed, arguments.time_limit_s)
+    print("GPU types of the inventory:", ", ".join(f"{code} as {gpu}" for code, gpu in GPU_OF_MODEL.items()))
     for key, value in figures.items():
-        print(f"{key:24} {value}")
-
-
-if __name__ == "__main__":
-    main()
+        if key != "baselines":
+            print(f"{key:24} {value}")
+    for name, found in figures["baselines"].items():
+        print(f"{name:24} " + ", ".join(f"{key} {value}" for key, value in found.items()))
+    return figures

@@ -128,8 +128,10 @@ class Supervisor:
             self._start(child)
 
     def _relay(self, child: Child, stream: IO[str] | None) -> None:
-        for line in stream or ():
-            self.say(f"{child.name:<{self._width}} | {line.rstrip()}")
+        if stream is not None:
+            with stream:
+                for line in stream:
+                    self.say(f"{child.name:<{self._width}} | {line.rstrip()}")
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

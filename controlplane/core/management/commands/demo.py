@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
 
 from controlplane.core import launcher
+from controlplane.core.management.base import PlainCommand
 
 
-class Command(BaseCommand):
+class Command(PlainCommand):
     """What ``make demo`` runs once the environment is there."""
 
     help = "Loads the sample fleet and workloads (once) and starts Tonnage; Ctrl-C stops it all."
@@ -28,8 +28,3 @@ class Command(BaseCommand):
             call_command("demo_setup", stdout=self.stdout)
             self.say("Starting web, scheduler, workers")
             launcher.serve(self.say, options["host"], options["port"], stop_engines=options["stop_engines"])
-
-    def say(self, text: str) -> None:
-        """One line, at once."""
-        self.stdout.write(text)
-        self.stdout.flush()

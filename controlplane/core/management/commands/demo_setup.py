@@ -6,9 +6,10 @@ import secrets
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 
+from controlplane.core.management.base import PlainCommand
 from controlplane.core.models import Role, User
 from controlplane.core.sample import fleet, workloads
 from controlplane.planning.services import compute_plan
@@ -17,7 +18,7 @@ from planner.errors import PlannerError
 ADMINISTRATOR = "admin"
 
 
-class Command(BaseCommand):
+class Command(PlainCommand):
     """Catalogue, sites, nodes, prices, traces, workloads, scenario, administrator, a first plan."""
 
     help = "Loads the sample fleet and workloads; nothing that exists is changed."
@@ -58,8 +59,3 @@ class Command(BaseCommand):
             password = secrets.token_urlsafe(12)
             user = User.objects.create_superuser(ADMINISTRATOR, password=password, role=Role.ADMIN)
         self.say(f"Administrator: user {user.username}, password {password}  (shown this once)")
-
-    def say(self, text: str) -> None:
-        """One line, at once."""
-        self.stdout.write(text)
-        self.stdout.flush()

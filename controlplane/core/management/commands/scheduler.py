@@ -6,13 +6,14 @@ import signal
 import threading
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane.core import scheduling
 from controlplane.core.hostlease import HostError
+from controlplane.core.management.base import PlainCommand
 
 
-class Command(BaseCommand):
+class Command(PlainCommand):
     """Keep jobs moving: send lost messages again, end dead ones, explain both."""
 
     help = "Runs the scheduler until SIGTERM or Ctrl-C."

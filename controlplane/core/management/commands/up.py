@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from controlplane.core import launcher
+from controlplane.core.management.base import PlainCommand
 
 
-class Command(BaseCommand):
+class Command(PlainCommand):
     """Web application, scheduler, control and planning workers, and the worker of this host."""
 
     help = "Starts Tonnage and everything it needs; Ctrl-C stops it all."
@@ -26,8 +25,3 @@ class Command(BaseCommand):
             launcher.prepare(self.say)
             self.say("Starting web, scheduler, workers")
             launcher.serve(self.say, options["host"], options["port"], stop_engines=options["stop_engines"])
-
-    def say(self, text: str) -> None:
-        """One line, at once."""
-        self.stdout.write(text)
-        self.stdout.flush()

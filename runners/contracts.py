@@ -60,7 +60,11 @@ class LaunchCommand:
 
 @dataclass(frozen=True, slots=True)
 class ProbeLoad:
-    """The load to put on an endpoint. ``rate_per_s`` 0 means a closed loop at ``concurrency``."""
+    """The load to put on an endpoint. ``rate_per_s`` 0 means a closed loop at ``concurrency``.
+
+    ``slo_ms`` are limits that a request must meet to count as good, by metric: ttft, tpot, e2e. A ``completions`` load
+    on an engine that only embeds is measured as ``embeddings``.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -72,7 +76,8 @@ class ProbeLoad:
     warmup_requests: int = 0
     seed: int = 0
     timeout_s: float = 1800.0
-    endpoint: str = "completions"  # completions | chat
+    endpoint: str = "completions"  # completions | chat | embeddings
+    slo_ms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,8 @@ class ProbeMetrics:
     """Measured by the load generator at the client. Milliseconds; TPOT = (E2E - TTFT) / (n - 1).
 
     ``achieved_concurrency`` is the mean number of requests in flight; ``prefix_hit`` from the engine's counters around
-    the run.
+    the run. A figure that does not exist is absent: {} where nothing streams, None without an SLO, GPU or counter.
+    ``goodput_per_s`` counts requests that met every limit of the load's ``slo_ms``; 0 when none did.
     """
 
     requests: int
@@ -166,6 +172,8 @@ class ProbeMetrics:
     prefix_hit: float | None = None
     preemptions: int | None = None
     mean_power_w: float | None = None
+    goodput_per_s: float | None = None
+    good_share: float | None = None
     generator: str = ""  # name and version of the load generator
     warnings: tuple[str, ...] = ()
 

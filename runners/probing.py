@@ -19,7 +19,7 @@ from runners.node import Node, Reporter
 from runners.probe import aiperf
 from runners.probe.lengths import check_lengths
 from runners.probe.power import PowerSampler
-from runners.probe.readiness import list_model
+from runners.probe.readiness import embeds_only, list_model
 from runners.probe.scrape import Counters, fetch_text, read_counters
 from runners.state import Handle, ProbeRecord
 
@@ -105,6 +105,8 @@ def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter:
             raise gone(handle, node)
         raise ProbeError(f"The endpoint is not ready: {answer.detail}.", "Launch the deployment, then probe it.")
     reporter.emulated = reporter.emulated or answer.emulated
+    if command.load.endpoint == "completions" and embeds_only(command.base_url, command.served_name):
+        command = replace(command, load=replace(command.load, endpoint="embeddings"))
     adapter = _adapter(command, handle)
     tokenizer = _tokenizer(command, handle)
     length_note = check_lengths(
@@ -145,7 +147,8 @@ def check_load(load: ProbeLoad) -> None:
         "output_sd": load.output_sd >= 0,
         "warmup_requests": 0 <= load.warmup_requests <= LARGEST_REQUESTS,
         "timeout_s": 0 < load.timeout_s <= 86_400,
-        "endpoint": load.endpoint in ("completions", "chat"),
+        "endpoint": load.endpoint in ("completions", "chat", "embeddings"),
+        "slo_ms": load.slo_ms.keys() <= {"ttft", "tpot", "e2e"} and all(limit > 0 for limit in load.slo_ms.values()),
     }
     for name, fine in checks.items():
         if not fine:

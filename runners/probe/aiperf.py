@@ -26,6 +26,8 @@ SUMMARY = "profile_export_aiperf.json"
 PHASES = "phase_manifest.json"
 _STATS = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 _SEND_LAG_MS = 10.0
+_SLO_TAGS = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
+EMBEDDINGS = "embeddings"
 
 
 def program() -> str:
@@ -49,18 +51,22 @@ def warmups(load: ProbeLoad) -> int:
 def command(load: ProbeLoad, *, base_url: str, served_name: str, tokenizer: str, folder: Path) -> list[str]:
     """AIPerf's command line. Every prompt is used once, outputs have the asked length (``ignore_eos``)."""
     ahead = warmups(load)
-    argv = [program(), "profile", "--model", served_name, "--url", base_url, "--streaming"]
+    argv = [program(), "profile", "--model", served_name, "--url", base_url]
     argv += ["--endpoint-type", load.endpoint, "--tokenizer", tokenizer, "--use-server-token-count"]
     argv += ["--isl", str(load.input_tokens), "--isl-stddev", f"{load.input_sd:g}"]
-    argv += ["--osl", str(load.output_tokens), "--osl-stddev", f"{load.output_sd:g}", "--use-legacy-max-tokens"]
+    if load.endpoint != EMBEDDINGS:
+        argv += ["--streaming", "--osl", str(load.output_tokens), "--osl-stddev", f"{load.output_sd:g}"]
+        argv += ["--use-legacy-max-tokens", "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0"]
     argv += ["--prompt-corpus", "random", "--num-dataset-entries", str(load.requests + ahead)]
     argv += ["--dataset-sampling-strategy", "sequential", "--random-seed", str(load.seed)]
-    argv += ["--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0"]
     argv += ["--request-count", str(load.requests), "--warmup-request-count", str(ahead)]
     if load.rate_per_s > 0:
         argv += ["--request-rate", f"{load.rate_per_s:g}", "--arrival-pattern", "poisson"]
     else:
         argv += ["--concurrency", str(load.concurrency)]
+    if load.slo_ms:
+        limits = sorted(load.slo_ms.items())
+        argv += ["--goodput", " ".join(f"{_SLO_TAGS[metric]}:{limit:g}" for metric, limit in limits)]
     argv += ["--failed-request-threshold", f"{ERROR_SHARE:g}", "--request-timeout-seconds", f"{load.timeout_s:g}"]
     argv += ["--output-artifact-dir", str(folder), "--ui", "none", "--no-auto-plot"]
     return [*argv, "--no-gpu-telemetry", "--no-server-metrics"]
@@ -154,25 +160,30 @@ def parse(summary: dict[str, Any], load: ProbeLoad, folder: Path) -> ProbeMetric
         )
     streaming = _stats(summary, "time_to_first_token")
     duration = _value(summary, "benchmark_duration")
-    if not streaming or duration is None or duration <= 0:
+    one_pass = load.endpoint == EMBEDDINGS
+    if (not streaming and not one_pass) or duration is None or duration <= 0:
         raise ProbeError("AIPerf reported no streamed token.", "Check that the engine streams on this route.")
     chunks = _chunks_per_token(folder)
+    mean_input = _value(summary, "input_sequence_length") or 0.0
+    req_per_s = _value(summary, "request_throughput") or 0.0
     metrics = ProbeMetrics(
         requests=load.requests,
         completed=completed,
         failed=failed,
         duration_s=duration,
         output_tok_per_s=_value(summary, "output_token_throughput") or 0.0,
-        total_tok_per_s=_value(summary, "total_token_throughput") or 0.0,
-        req_per_s=_value(summary, "request_throughput") or 0.0,
+        total_tok_per_s=mean_input * req_per_s if one_pass else _value(summary, "total_token_throughput") or 0.0,
+        req_per_s=req_per_s,
         ttft_ms=streaming,
         tpot_ms=_stats(summary, "inter_token_latency"),
         itl_ms=_stats(summary, "inter_chunk_latency"),
         e2e_ms=_stats(summary, "request_latency"),
         achieved_concurrency=_value(summary, "effective_concurrency") or 0.0,
-        mean_input_tokens=_value(summary, "input_sequence_length") or 0.0,
+        mean_input_tokens=mean_input,
         mean_output_tokens=_value(summary, "output_sequence_length") or 0.0,
         itl_kind="chunks" if chunks is not None and chunks < 0.95 else "tokens",
+        goodput_per_s=(_value(summary, "goodput") or 0.0) if load.slo_ms else None,
+        good_share=(_value(summary, "good_request_count") or 0.0) / total if load.slo_ms else None,
         generator=f"aiperf {summary.get('aiperf_version', '')}".strip(),
     )
     return metrics
@@ -185,7 +196,8 @@ def doubts(metrics: ProbeMetrics, summary: dict[str, Any], load: ProbeLoad) -> l
         found.append(f"Only {metrics.completed + metrics.failed} of {load.requests} requests were made.")
     if abs(metrics.mean_input_tokens - load.input_tokens) > max(0.03 * load.input_tokens, 2):
         found.append(f"Prompts had {metrics.mean_input_tokens:.1f} tokens on average, {load.input_tokens} asked for.")
-    if abs(metrics.mean_output_tokens - load.output_tokens) > max(0.03 * load.output_tokens, 1):
+    one_pass = load.endpoint == EMBEDDINGS
+    if not one_pass and abs(metrics.mean_output_tokens - load.output_tokens) > max(0.03 * load.output_tokens, 1):
         found.append(f"Outputs had {metrics.mean_output_tokens:.1f} tokens on average, {load.output_tokens} asked for.")
     typical = _value(summary, "effective_concurrency", "p50")
     if load.rate_per_s <= 0 and typical is not None and typical < 0.95 * load.concurrency:

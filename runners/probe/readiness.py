@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 LIST_TIMEOUT_S = 5.0
+_NO_SUCH_ROUTE = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,8 @@ def generate_one(base_url: str, served_name: str, timeout_s: float) -> Answer:
     body = {"model": served_name, "prompt": "t5", "max_tokens": 1, "temperature": 0.0}
     try:
         response = httpx.post(f"{base_url}/v1/completions", json=body, timeout=timeout_s)
-        if response.status_code == httpx.codes.NOT_FOUND:
-            response = httpx.post(
-                f"{base_url}/v1/embeddings", json={"model": served_name, "input": "t5"}, timeout=timeout_s
-            )
+        if response.status_code in _NO_SUCH_ROUTE:
+            response = _embed(base_url, served_name, timeout_s)
     except httpx.TimeoutException:
         return Answer(False, f"one generation did not return within {timeout_s:.0f} s")
     except httpx.HTTPError as error:
@@ -54,3 +53,18 @@ def generate_one(base_url: str, served_name: str, timeout_s: float) -> Answer:
     if response.status_code != httpx.codes.OK:
         return Answer(False, f"one generation answers {response.status_code}: {response.text[:200]}")
     return Answer(True)
+
+
+def embeds_only(base_url: str, served_name: str) -> bool:
+    """Whether the engine generates no text but answers on /v1/embeddings; False when it does not answer at all."""
+    body = {"model": served_name, "prompt": "t5", "max_tokens": 1, "temperature": 0.0}
+    try:
+        if httpx.post(f"{base_url}/v1/completions", json=body, timeout=60.0).status_code not in _NO_SUCH_ROUTE:
+            return False
+        return _embed(base_url, served_name, 60.0).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def _embed(base_url: str, served_name: str, timeout_s: float) -> httpx.Response:
+    return httpx.post(f"{base_url}/v1/embeddings", json={"model": served_name, "input": "t5"}, timeout=timeout_s)

@@ -68,7 +68,8 @@ def test_the_whole_way(worker: WorkerProcess, acts_as: str) -> None:
     assert ready.startup is not None
     assert ready.startup.kv_tokens == 64_000
 
-    worker.send(PROBE_TASK, probe("j2", ready.base_url, ProbeLoad(128, 16, 4, 40, seed=3)))
+    load = ProbeLoad(128, 16, 4, 40, seed=3, slo_ms={"ttft": 60_000.0, "tpot": 0.001})
+    worker.send(PROBE_TASK, probe("j2", ready.base_url, load))
     measured = worker.ends("j2", 120.0)
     assert measured.state == "probed", measured.reason
     assert measured.emulated
@@ -79,6 +80,7 @@ def test_the_whole_way(worker: WorkerProcess, acts_as: str) -> None:
     assert metrics.prefix_hit == pytest.approx(0.5, abs=0.07)  # whole blocks of 16
     assert metrics.ttft_ms["p50"] > metrics.tpot_ms["p50"] > 4.0
     assert metrics.generator.startswith("aiperf")
+    assert (metrics.goodput_per_s, metrics.good_share) == (0.0, 0.0)  # no token comes within a microsecond
 
     worker.send(STOP_TASK, StopCommand("j3", 1, "d1"))
     assert worker.ends("j3").state == "stopped"
@@ -94,6 +96,19 @@ def test_an_open_loop_arrives_at_its_rate(worker: WorkerProcess) -> None:
     assert measured.metrics is not None, measured.reason
     assert measured.metrics.req_per_s == pytest.approx(20.0, rel=0.35)  # 120 Poisson arrivals: sd 9 %
     assert measured.metrics.completed == 120
+
+
+def test_an_embedding_engine_is_measured_by_its_own_route(worker: WorkerProcess) -> None:
+    worker.send(LAUNCH_TASK, launch("j1", embeds=True))
+    ready = worker.ends("j1")
+    assert ready.state == "ready", ready.reason
+    load = ProbeLoad(200, 1, 4, 40, slo_ms={"e2e": 60_000.0})
+    worker.send(PROBE_TASK, probe("j2", ready.base_url, load))
+    measured = worker.ends("j2", 120.0)
+    assert measured.metrics is not None, measured.reason
+    assert measured.metrics.ttft_ms == {}
+    assert measured.metrics.total_tok_per_s == pytest.approx(200 * measured.metrics.req_per_s, rel=0.02)
+    assert measured.metrics.good_share == 1.0
 
 
 def test_a_worker_killed_while_an_engine_loads_is_followed_by_one_that_finishes(worker: WorkerProcess) -> None:

@@ -71,6 +71,29 @@ def test_no_answer_at_all_is_a_stated_failure(summary: dict[str, Any]) -> None:
         aiperf.parse({**summary, "request_count": {"avg": 0.0}}, LOAD, DATA)
 
 
+def test_goodput_counts_what_met_every_limit_and_is_zero_when_nothing_did(summary: dict[str, Any]) -> None:
+    load = replace(LOAD, slo_ms={"ttft": 200.0, "tpot": 25.0})
+    good = {**summary, "goodput": {"avg": 7.5}, "good_request_count": {"avg": 30.0}}
+    metrics = aiperf.parse(good, load, DATA)
+    assert (metrics.goodput_per_s, metrics.good_share) == (7.5, 0.75)
+    late = aiperf.parse(summary, load, DATA)
+    assert (late.goodput_per_s, late.good_share) == (0.0, 0.0)
+    assert aiperf.parse(summary, LOAD, DATA).goodput_per_s is None
+
+
+def test_an_embedding_has_no_ttft(summary: dict[str, Any]) -> None:
+    absent = ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "output_sequence_length")
+    one_pass = {key: value for key, value in summary.items() if key not in absent}
+    load = replace(LOAD, endpoint="embeddings")
+    metrics = aiperf.parse(one_pass, load, DATA)
+    assert (metrics.ttft_ms, metrics.tpot_ms) == ({}, {})
+    assert metrics.total_tok_per_s == pytest.approx(64.0 * metrics.req_per_s)
+    assert not any("Outputs" in text for text in aiperf.doubts(metrics, one_pass, load))
+    argv = aiperf.command(load, base_url="", served_name="", tokenizer="", folder=DATA)
+    assert "--streaming" not in argv
+    assert "--osl" not in argv
+
+
 def test_without_a_first_token_there_is_no_ttft(summary: dict[str, Any]) -> None:
     without = {key: value for key, value in summary.items() if key != "time_to_first_token"}
     with pytest.raises(ProbeError, match="no streamed token"):
@@ -121,6 +144,11 @@ def test_the_command_line_makes_fresh_prompts_and_warms_up_enough(tmp_path: Path
     assert (options["--concurrency"], options["--request-count"], options["--random-seed"]) == ("32", "200", "7")
     assert options["--failed-request-threshold"] == "0.05"
     assert "--request-rate" not in options
+    assert "--goodput" not in options
+    strict = aiperf.command(
+        replace(load, slo_ms={"tpot": 25.0, "ttft": 500.0}), base_url="", served_name="", tokenizer="", folder=tmp_path
+    )
+    assert strict[strict.index("--goodput") + 1] == "inter_token_latency:25 time_to_first_token:500"
     open_loop = aiperf.command(
         replace(load, rate_per_s=2.5), base_url="", served_name="", tokenizer="", folder=tmp_path
     )
@@ -131,7 +159,14 @@ def test_the_command_line_makes_fresh_prompts_and_warms_up_enough(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("requests", 0), ("concurrency", 0), ("input_tokens", -1), ("timeout_s", 0.0), ("endpoint", "images")],
+    [
+        ("requests", 0),
+        ("concurrency", 0),
+        ("input_tokens", -1),
+        ("timeout_s", 0.0),
+        ("endpoint", "images"),
+        ("slo_ms", {"itl": 3.0}),
+    ],
 )
 def test_absurd_loads_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(CommandRefusedError, match=field):

@@ -50,7 +50,9 @@ class Api:
                 rows = list(self.engine.iterations)
                 self.engine.iterations.clear()
                 return Response.of(rows)
-            case "POST", "/tokenize" | "/v1/completions" | "/v1/chat/completions":
+            case "POST", "/v1/completions" | "/v1/chat/completions" if self.engine.spec.embeds:
+                return Response.of({"error": "this engine only embeds"}, 404)
+            case "POST", "/tokenize" | "/v1/completions" | "/v1/chat/completions" | "/v1/embeddings":
                 return await self._post(request, stream)
         return Response.of({"error": f"no route {request.method} {request.path}"}, 404)
 
@@ -61,6 +63,8 @@ class Api:
                 raise BadRequestError("the body must be a JSON object")
             if request.path == "/tokenize":
                 return self._tokenize(body)
+            if request.path == "/v1/embeddings":
+                return await self._embed(body)
             return await self._generate(body, stream, chat=request.path == "/v1/chat/completions")
         except (ValueError, BadRequestError) as error:
             detail = {"message": str(error), "type": "BadRequestError", "code": 400}
@@ -81,6 +85,19 @@ class Api:
         count = _prompt_tokens(body, chat="messages" in body)
         data = {"count": count, "max_model_len": self.engine.spec.limits.max_model_len, "emulated": True}
         return Response.of(data)
+
+    async def _embed(self, body: dict[str, Any]) -> Response:
+        """One prefill; the vector is made of zeros."""
+        prompt = max(_prompt_tokens({"prompt": body.get("input")}, chat=False), 1)
+        if prompt >= self.engine.spec.limits.max_model_len:
+            raise BadRequestError(f"the input of {prompt} tokens is too long")
+        done = asyncio.get_running_loop().create_future()
+        self.engine.submit(prompt, 1, lambda _last: done.set_result(None))
+        await done
+        vector = {"object": "embedding", "index": 0, "embedding": [0.0] * 8}
+        usage = {"prompt_tokens": prompt, "total_tokens": prompt}
+        head = {"object": "list", "model": self.served_name, "emulated": True}
+        return Response.of({**head, "data": [vector], "usage": usage})
 
     async def _generate(self, body: dict[str, Any], stream: EventStream, *, chat: bool) -> Response | None:
         number = next(self._numbers)

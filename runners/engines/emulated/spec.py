@@ -87,6 +87,7 @@ class EmulationSpec:
     load_s: float = 2.0
     prefix_hit: float = 0.0
     vocab_size: int = 8192
+    embeds: bool = False  # answers on /v1/embeddings alone
     faults: Faults = field(default_factory=Faults)
 
 

@@ -88,23 +88,13 @@ class OperatorDatabase:
         grid: dict[AttentionKey, dict[tuple[int, int], dict[int, int]]] = {}
         if columns is None:
             return grid
-        arithmetic, code = _codes(columns["attn_dtype"])
-        kv_types, kv_index = _codes(columns["kv_cache_dtype"])
-        code = code * len(kv_types) + kv_index
-        values = [_integers(columns[name]) for name in numbers]
-        radices = [int(value.max()) + 1 for value in values]
-        for value, radix in zip(values, radices, strict=True):
-            code = code * radix + value
-        unique, inverse = np.unique(code, return_inverse=True)
-        longest = np.zeros(unique.size, dtype=np.int64)
+        arithmetic, arithmetic_code = _codes(columns["attn_dtype"])
+        kv_types, kv_code = _codes(columns["kv_cache_dtype"])
+        rows, inverse = _distinct([arithmetic_code, kv_code, *(_integers(columns[name]) for name in numbers)])
+        longest = np.zeros(len(rows), dtype=np.int64)
         np.maximum.at(longest, inverse, _integers(columns["isl"]) + _integers(columns["step"]))
-        for packed, length in zip(unique.tolist(), longest.tolist(), strict=True):
-            digits = []
-            for radix in reversed(radices):
-                packed, digit = divmod(packed, radix)
-                digits.append(digit)
-            batch, kv_heads, heads, window, head_dim = digits
-            a, kv = divmod(packed, len(kv_types))
+        for row, length in zip(rows, longest.tolist(), strict=True):
+            a, kv, head_dim, window, heads, kv_heads, batch = row
             key = (arithmetic[a], kv_types[kv], head_dim, window)
             grid.setdefault(key, {}).setdefault((heads, kv_heads), {})[batch] = length
         return grid
@@ -132,8 +122,8 @@ class OperatorDatabase:
         if columns is None:
             return {}
         dtypes, index = _codes(columns["moe_dtype"])
-        packed = np.stack([index, *(_integers(columns[n]) for n in names[1:])])
-        for dtype, hidden, inter, topk, experts, tp, ep in np.unique(packed, axis=1).T.tolist():
+        rows, _ = _distinct([index, *(_integers(columns[name]) for name in names[1:])])
+        for dtype, hidden, inter, topk, experts, tp, ep in rows:
             shapes = grid.setdefault(dtypes[dtype], {})
             shapes.setdefault((hidden, inter, topk, experts), set()).add((tp, ep))
         return {dtype: {shape: frozenset(s) for shape, s in shapes.items()} for dtype, shapes in grid.items()}
@@ -188,3 +178,22 @@ def _codes(column: pa.Array) -> tuple[list[str], np.ndarray]:
 
 def _integers(column: pa.Array) -> np.ndarray:
     return column.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _distinct(columns: list[np.ndarray]) -> tuple[list[tuple[int, ...]], np.ndarray]:
+    """Distinct rows of integer columns, and the index of each row among them (sorting single numbers, not rows)."""
+    code = np.zeros(columns[0].size, dtype=np.int64)
+    values: list[np.ndarray] = []
+    for column in columns:
+        found, position = np.unique(column, return_inverse=True)
+        values.append(found)
+        code = code * found.size + position
+    unique, inverse = np.unique(code, return_inverse=True)
+    rows = []
+    for packed in unique.tolist():
+        row = []
+        for found in reversed(values):
+            packed, digit = divmod(packed, found.size)
+            row.append(int(found[digit]))
+        rows.append(tuple(reversed(row)))
+    return rows, inverse

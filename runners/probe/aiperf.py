@@ -52,11 +52,12 @@ def command(load: ProbeLoad, *, base_url: str, served_name: str, tokenizer: str,
     """AIPerf's command line. Every prompt is used once, outputs have the asked length (``ignore_eos``)."""
     ahead = warmups(load)
     argv = [program(), "profile", "--model", served_name, "--url", base_url]
-    argv += ["--endpoint-type", load.endpoint, "--tokenizer", tokenizer, "--use-server-token-count"]
+    argv += ["--endpoint-type", load.endpoint, "--tokenizer", tokenizer]
     argv += ["--isl", str(load.input_tokens), "--isl-stddev", f"{load.input_sd:g}"]
     if load.endpoint != EMBEDDINGS:
         argv += ["--streaming", "--osl", str(load.output_tokens), "--osl-stddev", f"{load.output_sd:g}"]
-        argv += ["--use-legacy-max-tokens", "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0"]
+        argv += ["--use-legacy-max-tokens", "--use-server-token-count"]
+        argv += ["--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0"]
     argv += ["--prompt-corpus", "random", "--num-dataset-entries", str(load.requests + ahead)]
     argv += ["--dataset-sampling-strategy", "sequential", "--random-seed", str(load.seed)]
     argv += ["--request-count", str(load.requests), "--warmup-request-count", str(ahead)]

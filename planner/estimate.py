@@ -20,7 +20,7 @@ from planner.economics import power_w, unit_costs
 from planner.engines import EngineName, EngineSettings, ResolvedSettings, resolve, support
 from planner.errors import InfeasibleError, InputError, PlannerError, UnsupportedError
 from planner.evidence import Interval
-from planner.memory import MemoryLedger, ledger
+from planner.memory import MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load, Percentiles, Performance, predict
 from planner.steptime import build
@@ -43,6 +43,19 @@ KNOWN_FIELDS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "gpu_memory_gib",
+    "used_by_others_gib",
+    "enforce_eager",
+    "block_tokens",
+    "kv_cache_max_tokens",
+    "kv_cache_max_gpu_gib",
+    "max_loras",
+    "max_lora_rank",
+    "speculative_tokens",
+    "mm_items_per_prompt",
+    "logprobs",
+    "prompt_logprobs",
+    "capacity_policy",
+    "trt_backend",
     "load",
     "input_tokens",
     "output_tokens",
@@ -50,7 +63,7 @@ KNOWN_FIELDS = (
     "seed",
     "usd_per_gpu_hour",
 )
-LOAD_FIELDS = ("kind", "concurrency", "requests", "rate_per_s", "arrival", "cv")
+LOAD_FIELDS = ("kind", "concurrency", "requests", "rate_per_s", "arrival", "cv", "stream_interval")
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 50_000_000
 
@@ -63,6 +76,7 @@ class _Query:
     gpu: GpuSpec
     settings: EngineSettings
     gpu_memory_gib: float | None
+    used_by_others_gib: float
     load: Load | None
     inputs: Lengths | None
     outputs: Lengths | None
@@ -138,12 +152,14 @@ def _answer(query: _Query, answer: dict[str, Any]) -> None:
     answer["reasons"] = list(able.warnings)
     expected = _longest(query.inputs) + _longest(query.outputs) if query.inputs and query.outputs else None
     resolved = _with_room(resolve(query.settings, query.model, query.gpu, expected_len=expected), query, answer)
-    memory = ledger(query.model, query.gpu, resolved, total_gib=query.gpu_memory_gib)
+    total, others = query.gpu_memory_gib, query.used_by_others_gib
+    memory = ledger(query.model, query.gpu, resolved, total_gib=total, used_by_others_gib=others)
     answer["memory"] = _memory(memory)
     answer["evidence"] = memory.evidence.value
     if not memory.fits:
         _stop(answer, "infeasible", "")
-        answer["reasons"] = [*answer["reasons"], *memory.reasons]
+        remedies = advise(query.model, query.gpu, query.settings, total_gib=total, used_by_others_gib=others)
+        answer["reasons"] = [*answer["reasons"], *memory.reasons, *(remedy.sentence for remedy in remedies)]
         answer["reasons"] = [reason for reason in answer["reasons"] if reason]
         return
     if query.load is None or query.inputs is None or query.outputs is None:
@@ -196,7 +212,11 @@ def _memory(memory: MemoryLedger) -> dict[str, Any]:
         "weights_gib", "activation_gib", "non_torch_gib", "graph_gib", "kv_gib", "kv_blocks", "block_tokens",
         "kv_tokens", "max_concurrency", "largest_model_len",
     )  # fmt: skip
-    return {name: _rounded(getattr(memory, name)) for name in names}
+    band = memory.kv_gib_80
+    return {
+        **{name: _rounded(getattr(memory, name)) for name in names},
+        "interval80": {"kv_gib": _interval(band)},
+    }
 
 
 def _perf(performance: Performance) -> dict[str, Any]:
@@ -266,7 +286,7 @@ def _parse(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         raise InputError("unknown field", field=unknown[0], remedy=f"Known fields: {', '.join(KNOWN_FIELDS)}.")
     engine = _text(request, "engine", required=True)
     try:
-        name = EngineName(engine)
+        name = EngineName(engine or "")
     except ValueError:
         allowed = ", ".join(member.value for member in EngineName)
         raise InputError("unknown engine", field="engine", value=engine, remedy=f"Use one of: {allowed}.") from None
@@ -286,6 +306,18 @@ def _parse(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         free_gpu_memory_fraction=_number(request, "free_gpu_memory_fraction"),
         max_num_seqs=_whole(request, "max_num_seqs"),
         max_num_batched_tokens=_whole(request, "max_num_batched_tokens"),
+        enforce_eager=_flag(request, "enforce_eager"),
+        block_tokens=_whole(request, "block_tokens"),
+        kv_cache_max_tokens=_whole(request, "kv_cache_max_tokens"),
+        kv_cache_max_gpu_gib=_number(request, "kv_cache_max_gpu_gib"),
+        max_loras=_whole(request, "max_loras", least=0) or 0,
+        max_lora_rank=_whole(request, "max_lora_rank", default=16) or 16,
+        speculative_tokens=_whole(request, "speculative_tokens", least=0) or 0,
+        mm_items_per_prompt=_whole(request, "mm_items_per_prompt", least=0) or 0,
+        logprobs=_whole(request, "logprobs", least=0) or 0,
+        prompt_logprobs=_flag(request, "prompt_logprobs"),
+        capacity_policy=_text(request, "capacity_policy"),
+        trt_backend=_text(request, "trt_backend") or "pytorch",
     )
     if model.quantization.precision == "mxfp4" and settings.precision in ("fp4", "fp8"):
         # published runs call an MXFP4 checkpoint by the width of its weights or activations; there is no other one
@@ -299,6 +331,7 @@ def _parse(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         gpu=gpu,
         settings=settings,
         gpu_memory_gib=_number(request, "gpu_memory_gib"),
+        used_by_others_gib=_number(request, "used_by_others_gib") or 0.0,
         load=load,
         inputs=inputs,
         outputs=outputs,
@@ -318,16 +351,17 @@ def _load(request: Mapping[str, Any]) -> Load | None:
     if unknown:
         raise InputError("unknown field", field=f"load.{unknown[0]}", remedy=f"Known fields: {', '.join(LOAD_FIELDS)}.")
     kind = given.get("kind")
+    interval = _whole(given, "stream_interval", default=1, path="load.", most=MAX_TOKENS) or 1
     requests = _whole(given, "requests", path="load.", most=MAX_REQUESTS)
     if kind == "closed":
         clients = _whole(given, "concurrency", path="load.", most=MAX_REQUESTS)
         if clients is None:
             raise InputError("is missing", field="load.concurrency")
-        return Load("closed", concurrency=clients, requests=requests, prefix_hit=prefix_hit)
+        return Load("closed", concurrency=clients, requests=requests, prefix_hit=prefix_hit, stream_interval=interval)
     if kind == "offline":
         if requests is None:
             raise InputError("is missing", field="load.requests")
-        return Load("offline", requests=requests, prefix_hit=prefix_hit)
+        return Load("offline", requests=requests, prefix_hit=prefix_hit, stream_interval=interval)
     if kind == "open":
         rate = _number(given, "rate_per_s", path="load.", low=0.0, high=1e6)
         if not rate:
@@ -345,6 +379,7 @@ def _load(request: Mapping[str, Any]) -> Load | None:
             cv=1.0 if cv is None else cv,
             requests=requests,
             prefix_hit=prefix_hit,
+            stream_interval=interval,
         )
     raise InputError("unknown kind", field="load.kind", value=kind, remedy="Use closed, open or offline.")
 
@@ -381,6 +416,13 @@ def _text(source: Mapping[str, Any], key: str, *, required: bool = False) -> str
     if not isinstance(value, str) or not value.strip():
         raise InputError("must be a non-empty text", field=key, value=value)
     return value.strip()
+
+
+def _flag(source: Mapping[str, Any], key: str) -> bool:
+    value = source.get(key, False)
+    if not isinstance(value, bool):
+        raise InputError("must be true or false", field=key, value=value)
+    return value
 
 
 def _whole(

@@ -207,6 +207,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--limit", type=int, default=0, help="at most so many rows of each kind, evenly picked")
     parser.add_argument("--kind", choices=("serving", "offline", "h200"), help="only this kind of row")
     parser.add_argument("--unstated", choices=("mean", "p50"), default="mean", help="statistic of rows that do not say")
+    parser.add_argument("--launch-settings", action="store_true", help="add settings of the public launch scripts")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
     parser.add_argument("--write-residuals", action="store_true")
@@ -214,7 +215,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     options = parser.parse_args(argv)
     rows: list[MeasuredRow] = []
     for name, load in (
-        ("serving", lambda: serving_rows(options.unstated)),
+        ("serving", lambda: serving_rows(options.unstated, launch_settings=options.launch_settings)),
         ("offline", offline_rows),
         ("h200", h200_rows),
     ):

@@ -70,8 +70,11 @@ def _whole(row: dict[str, str], key: str) -> int | None:
     return None if value is None else int(value)
 
 
-def serving_rows(unstated: str = "mean") -> list[MeasuredRow]:
-    """Aggregated serving under a closed or open load: the comparable rows."""
+def serving_rows(unstated: str = "mean", *, launch_settings: bool = False) -> list[MeasuredRow]:
+    """Aggregated serving under a closed or open load: the comparable rows.
+
+    ``launch_settings`` adds what InferenceX's public launch scripts set and the rows do not carry.
+    """
     rows = []
     for row in _read("serving_results.csv.gz"):
         if row["engine"] not in ("vllm", "tensorrt_llm") or row["serving_mode"] != "agg" or row["spec_decode"]:
@@ -102,7 +105,7 @@ def serving_rows(unstated: str = "mean") -> list[MeasuredRow]:
                 source=row["source_id"],
                 family=family(row["model"]),
                 kind="serving",
-                request=_request(row, load),
+                request={**_request(row, load), **(_inferencex(row, load) if launch_settings else {})},
                 measured=measured,
                 notes=row["notes"],
                 load_label=f"{row['isl']}/{row['osl']} {row['load_type']} {row['concurrency'] or row['request_rate']}",
@@ -146,6 +149,28 @@ def _request(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         if value:
             request[key] = value
     return request
+
+
+def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    """Settings of SemiAnalysisAI/InferenceX ``benchmarks/*.sh`` for these models (Apache-2.0; facts only)."""
+    if row["source_id"] != "aic_silicon:inferencex":
+        return {}
+    clients = load.get("concurrency", 0)
+    model = row["model"].lower()
+    if row["engine"] == "tensorrt_llm":
+        return {
+            "kv_cache_dtype": "fp8",
+            "free_gpu_memory_fraction": 0.75 if row["gpu"].startswith("H") else 0.8,
+            "max_num_batched_tokens": max(8192, (clients + int(number(row["isl"]) or 0) + 127) // 64 * 64),
+            "load": {**load, "stream_interval": 10},
+        }
+    if "llama" in model:
+        return {"kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9, "max_num_batched_tokens": 8192}
+    if "gpt-oss" in model:
+        return {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 8192, "max_num_seqs": clients}
+    if "kimi" in model:
+        return {"gpu_memory_utilization": 0.95, "max_num_seqs": clients}
+    return {"gpu_memory_utilization": 0.95} if "minimax" in model else {}
 
 
 def _tokens(row: dict[str, str], key: str) -> Any:

@@ -59,6 +59,8 @@ def check_load(load: Load) -> None:
         raise InputError("must be at least 1", field="load.requests", value=load.requests)
     if not 0 <= load.think_s < 1e6:
         raise InputError("must be at least 0", field="load.think_s", value=load.think_s)
+    if load.stream_interval < 1:
+        raise InputError("must be at least 1", field="load.stream_interval", value=load.stream_interval)
     if not 0 <= load.prefix_hit <= 1:
         raise InputError("must be between 0 and 1", field="load.prefix_hit", value=load.prefix_hit)
     if load.arrival == "gamma" and load.cv <= 0:

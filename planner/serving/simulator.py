@@ -16,7 +16,7 @@ from planner.models.spec import ModelSpec
 from planner.serving import kernel as k
 from planner.serving.arrivals import RequestSet, request_set
 from planner.serving.engine import Instance, InstanceRules
-from planner.serving.metrics import histogram_percentiles, meets_slo, percentiles, tpot_ms
+from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
 from planner.steptime.types import StepModel
 
@@ -82,7 +82,14 @@ def simulate(
             )
         requests = _clip(requests, resolved.max_model_len)
     return run_requests(
-        step, rules, requests, slo=slo, instances=replicas * resolved.dp, router=router, timeline=timeline
+        step,
+        rules,
+        requests,
+        slo=slo,
+        instances=replicas * resolved.dp,
+        router=router,
+        timeline=timeline,
+        stream_interval=load.stream_interval,
     )
 
 
@@ -95,6 +102,7 @@ def run_requests(
     instances: int = 1,
     router: Router = "round_robin",
     timeline: bool = False,
+    stream_interval: int = 1,
 ) -> SimResult:
     """Run a drawn request set on ``instances`` instances and add them up."""
     if instances < 1:
@@ -111,7 +119,7 @@ def run_requests(
             engine.give(part)
             engine.run()
             engines.append(engine)
-    return summarise(engines, requests, slo)
+    return summarise(engines, requests, slo, stream_interval)
 
 
 def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
@@ -135,9 +143,11 @@ def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
     return parts
 
 
-def summarise(engines: Sequence[Instance], requests: RequestSet, slo: Sequence[SloTarget]) -> SimResult:
+def summarise(
+    engines: Sequence[Instance], requests: RequestSet, slo: Sequence[SloTarget], stream_interval: int = 1
+) -> SimResult:
     """Percentiles over all instances; time-weighted means over the time until the last token."""
-    records = np.concatenate([engine.drain() for engine in engines])
+    records = as_streamed(np.concatenate([engine.drain() for engine in engines]), stream_interval)
     start_ms = float(records[:, k.R_SEND].min())
     ends = records[:, k.R_SEND] + records[:, k.R_E2E]
     end_ms = float(ends.max())

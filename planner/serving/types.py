@@ -51,6 +51,8 @@ class Load:
     ``period_s``; trace with ``times_s``). offline: all ``requests`` at once, no SLO. ``requests`` is how many to
     simulate; None lets the simulator choose enough for stable percentiles. ``prefix_hit`` share of prompt tokens
     already cached. ``think_s`` mean pause (exponential) of a closed loop's client before its next request.
+    ``stream_interval`` tokens that the server collects before it sends them: the client sees its first token with the
+    others of the first message.
     """
 
     kind: Literal["closed", "open", "offline"]
@@ -64,6 +66,7 @@ class Load:
     on_share: float = 0.25
     period_s: float = 60.0
     think_s: float = 0.0
+    stream_interval: int = 1
 
 
 @dataclass(frozen=True, slots=True)

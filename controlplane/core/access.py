@@ -54,3 +54,15 @@ def require(actor: User | AnonymousUser | None, role: Role, site: Site | None = 
     where = f" at {site}" if site is not None else ""
     who = f"Your role is {held.label.lower()}{where}" if held else "You are not logged in"
     raise PermissionDenied(f"{who}; to {_MAY[role]} takes the role {role.label.lower()}. Ask an administrator for it.")
+
+
+def require_anywhere(actor: User | AnonymousUser | None, role: Role) -> None:
+    """Raise PermissionDenied unless ``actor`` has at least ``role`` everywhere or at some site.
+
+    For a refusal before anything is read; the act itself asks for the role at the site that it is about.
+    """
+    if has_role(actor, role) or not isinstance(actor, User):
+        return require(actor, role)
+    if not any(_RANK[Role(held)] >= _RANK[role] for held in actor.site_roles.values_list("role", flat=True)):
+        require(actor, role)
+    return None

@@ -27,7 +27,8 @@ from controlplane.api.paths import path_to
 from controlplane.api.preconditions import check_version, expected_version, with_etag
 from controlplane.api.problems import conflict_of
 from controlplane.api.serializers.base import RecordSerializer
-from controlplane.core.models import User
+from controlplane.core import access
+from controlplane.core.models import Role, User
 
 MAX_BULK = 500
 TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
@@ -51,6 +52,7 @@ class ApiMixin:
     content_negotiation_class = OneRenderer
     max_body_bytes: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     changes_nothing: ClassVar[bool] = False  # POST here computes only
+    changing_role: ClassVar[Role | None] = None  # asked for before the body is read; the services ask again, by site
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Before the method runs."""
@@ -58,6 +60,8 @@ class ApiMixin:
         if request.method in CHANGING and length.isdecimal() and int(length) > self.max_body_bytes:
             raise parsing.too_large(self.max_body_bytes)
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        if self.changing_role is not None and request.method in CHANGING:
+            access.require_anywhere(actor_of(request), self.changing_role)
         key = request.headers.get(idempotency.HEADER)
         if key is not None and request.method in CHANGING and not self.changes_nothing:
             name = request.method.lower()
@@ -286,9 +290,8 @@ class BulkMixin(ChangeMixin):
     def _named(self, items: list[dict[str, Any]]) -> list[tuple[Any, dict[str, Any]]]:
         """Each item with its record; raises ValidationError for an id that is missing, unknown or there twice."""
         ids = [item.get("id") for item in items]
-        known: dict[Any, Any] = {}
-        if all(isinstance(key, int) and not isinstance(key, bool) for key in ids):
-            known = self.get_queryset().in_bulk(ids)  # type: ignore[attr-defined]
+        whole = [key for key in ids if isinstance(key, int) and not isinstance(key, bool)]
+        known = self.get_queryset().in_bulk(whole)  # type: ignore[attr-defined]
         errors: list[dict[str, Any]] = [{} for _ in items]
         for at, key in enumerate(ids):
             if isinstance(key, bool) or not isinstance(key, int):

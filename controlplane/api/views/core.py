@@ -38,6 +38,7 @@ class UserViewSet(ChangeMixin, ReadViewSet):
     queryset = User.objects.all()
     serializer_class = shapes.UserSerializer
     related = ("password",)
+    changing_role = Role.ADMIN
     filterset_class = filters_of(
         User,
         {"username": ["exact", "icontains"], "email": ["exact"], "is_active": ["exact"], "is_staff": ["exact"]},

@@ -18,6 +18,7 @@ from controlplane.api.preconditions import expected_version, with_etag
 from controlplane.api.serializers import deployments as shapes
 from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import DeleteMixin, ReadViewSet, accepted, acting, actor_of
+from controlplane.core.models import Role
 from controlplane.deployments import calibrating, probing, services
 from controlplane.deployments.models import Calibration, Deployment, Endpoint, Engine, ProbeRun, Validation
 from controlplane.inventory.models import Node, Site
@@ -31,6 +32,7 @@ class DeploymentViewSet(DeleteMixin, ReadViewSet):
     """Engine instances on nodes."""
 
     queryset = Deployment.objects.select_related("workload", "node", "host")
+    changing_role = Role.OPERATOR
     serializer_class = shapes.DeploymentSerializer
     lookup_value_regex = UUID
     filterset_class = filters_of(
@@ -112,6 +114,7 @@ class ProbeViewSet(ReadViewSet):
     """Measurements of deployments."""
 
     queryset = ProbeRun.objects.all()
+    changing_role = Role.OPERATOR
     serializer_class = shapes.ProbeSerializer
     lookup_value_regex = UUID
     filterset_class = filters_of(
@@ -162,6 +165,7 @@ class CalibrationViewSet(ReadViewSet):
     """Corrections fitted from real probes; the next plan uses the active ones."""
 
     queryset = Calibration.objects.all()
+    changing_role = Role.PLANNER
     serializer_class = shapes.CalibrationSerializer
     filterset_class = filters_of(
         Calibration,

@@ -64,6 +64,8 @@ class EstimateView(PlannerView):
                     f"{len(data):,} lines; at most {asking.MAX_LINES} are answered at once. Split them."
                 )
             return Response(asking.answer_lines(data))
+        if not data or not isinstance(data, dict):
+            raise ValidationError("The body must be one JSON object of the estimate contract, or a list of them.")
         return Response(asking.answer_line(data))
 
 

@@ -19,6 +19,7 @@ from controlplane.api.problems import conflict_of
 from controlplane.api.serializers import planning as shapes
 from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import ReadViewSet, RecordViewSet, accepted, acting, actor_of
+from controlplane.core.models import Role
 from controlplane.inventory.models import Node, Site
 from controlplane.planning import services
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
@@ -35,6 +36,7 @@ class ScenarioViewSet(RecordViewSet):
     """Questions that plans answer."""
 
     queryset = Scenario.objects.prefetch_related("sites", "workloads")
+    changing_role = Role.PLANNER
     serializer_class = shapes.ScenarioSerializer
     related = ("sites", "workloads")
     filterset_class = filters_of(
@@ -69,6 +71,7 @@ class PlanViewSet(ReadViewSet):
     """Computed plans. Every figure of a candidate is a prediction with its evidence and 80 % interval."""
 
     queryset = Plan.objects.select_related("scenario", "created_by", "approved_by")
+    changing_role = Role.PLANNER
     serializer_class = shapes.PlanSerializer
     filterset_class = filters_of(
         Plan,

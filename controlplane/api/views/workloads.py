@@ -22,6 +22,7 @@ from controlplane.api.filters import by, choices, filters_of
 from controlplane.api.preconditions import check_version, with_etag
 from controlplane.api.serializers import workloads as shapes
 from controlplane.api.views.base import ChangeMixin, ReadViewSet, RecordViewSet, actor_of
+from controlplane.core.models import Role
 from controlplane.inventory.models import Site
 from controlplane.workloads import services
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
@@ -34,6 +35,7 @@ class TraceViewSet(ChangeMixin, ReadViewSet):
     """Request traces."""
 
     queryset = Trace.objects.defer("packed")
+    changing_role = Role.PLANNER
     serializer_class = shapes.TraceSerializer
     parser_classes = PARSERS
     max_body_bytes = settings.TRACE_MAX_BYTES
@@ -115,6 +117,7 @@ class LlmModelViewSet(ChangeMixin, ReadViewSet):
     """Models uploaded as config.json; those of the catalogue are in /catalogue/models/."""
 
     queryset = LlmModel.objects.all()
+    changing_role = Role.PLANNER
     serializer_class = shapes.LlmModelSerializer
     parser_classes = PARSERS
     related = ("config", "quant_config")
@@ -155,6 +158,7 @@ class WorkloadViewSet(RecordViewSet):
     """What has to be served."""
 
     queryset = Workload.objects.select_related("trace", "site").defer("trace__packed").prefetch_related("slo_targets")
+    changing_role = Role.PLANNER
     serializer_class = shapes.WorkloadSerializer
     related = ("slo_targets",)
     filterset_class = filters_of(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner import cli_plan
+from planner import cli_memory, cli_plan
 from planner.errors import PlannerError
 
 
@@ -38,6 +38,8 @@ fields in:
   id, model (catalogue id, alias or path of a config.json), gpu (catalogue name or alias), engine (vllm | tensorrt_llm),
   engine_version, precision (bf16 | fp16 | fp8 | int8 | int4 | fp4 | mxfp4 | as-config), kv_cache_dtype, tp, pp, ep, dp,
   max_model_len, gpu_memory_utilization, free_gpu_memory_fraction, max_num_seqs, max_num_batched_tokens, gpu_memory_gib,
+  used_by_others_gib, enforce_eager, block_tokens, kv_cache_max_tokens, kv_cache_max_gpu_gib, max_loras, max_lora_rank,
+  speculative_tokens, mm_items_per_prompt, logprobs, prompt_logprobs, capacity_policy, trt_backend,
   load {kind: closed, concurrency, requests} | {kind: open, rate_per_s, arrival: poisson | constant, requests}
        | {kind: offline, requests}   (left out: memory only),
   input_tokens, output_tokens (a number, {mean, sd} or {low, high}), prefix_hit, seed, usd_per_gpu_hour
@@ -77,6 +79,13 @@ def _commands() -> tuple[Command, ...]:
             cli_plan.DESCRIPTION,
             cli_plan.add_arguments,
             cli_plan.run,
+        ),
+        Command(
+            "memory",
+            "what one GPU holds: weights, activation, KV cache, context, and what would fit instead",
+            cli_memory.DESCRIPTION,
+            cli_memory.add_arguments,
+            cli_memory.run,
         ),
     )
 

@@ -2,5 +2,16 @@
 
 from planner.fragmentation.fleet import WorkloadShape, stranded
 from planner.fragmentation.kv import KvWasteReport, PolicyWaste, kv_waste
+from planner.fragmentation.pool import PoolWaste, lengths, requests_to_load, waste_in_pool
 
-__all__ = ["KvWasteReport", "PolicyWaste", "WorkloadShape", "kv_waste", "stranded"]
+__all__ = [
+    "KvWasteReport",
+    "PolicyWaste",
+    "PoolWaste",
+    "WorkloadShape",
+    "kv_waste",
+    "lengths",
+    "requests_to_load",
+    "stranded",
+    "waste_in_pool",
+]

@@ -51,12 +51,20 @@ RESIDUALS = (
 
 
 def kv_interval(
-    resolved: ResolvedSettings, evidence: Evidence, kv_gib: float, *, unfitted_gib: float = 0.0
+    resolved: ResolvedSettings,
+    evidence: Evidence,
+    kv_gib: float,
+    share_gib: float | None = None,
+    *,
+    unfitted_gib: float = 0.0,
 ) -> Interval:
     """``kv_gib`` with its 80 % interval; ``unfitted_gib`` activation and memory outside torch.
 
-    An evidence without a row of its own takes the engine's extrapolated one. The pool can be negative: refused.
+    ``share_gib`` is what the engine's share would give where a fixed limit below it sets ``kv_gib``: that limit is
+    exact, the share is not. An evidence without a row of its own takes the engine's extrapolated one.
     """
     rows = {row.evidence: row for row in RESIDUALS if row.engine is resolved.engine}
     half = rows.get(evidence, rows[Evidence.EXTRAPOLATED]).half_width_gib(unfitted_gib)
+    if share_gib is not None and kv_gib < share_gib:
+        return Interval(kv_gib, min(kv_gib, share_gib - half), kv_gib)
     return Interval(kv_gib, kv_gib - half, kv_gib + half)

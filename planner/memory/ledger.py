@@ -49,6 +49,7 @@ class _Rank:
     layout: KvLayout
     blocks: int
     pool_limit: str = ""
+    share_gib: float | None = None  # of free memory, before other limits
 
 
 def ledger(
@@ -155,10 +156,12 @@ def _trtllm_rank(
     free = total - others - weights - activation - non_torch - graph - states
     lora = trtllm_terms.lora_gib(resolved, free)
     fraction = resolved.free_gpu_memory_fraction or 0.0
-    limits = trtllm_terms.pool_limits(resolved, layout.block_bytes, (free - lora) * fraction)
+    share = (free - lora) * fraction
+    limits = trtllm_terms.pool_limits(resolved, layout.block_bytes, share)
     limit = min(limits, key=lambda name: limits[name])
     kv = limits[limit]
-    return _Rank(stage, weights, activation + states, non_torch, graph, lora, kv, layout, _blocks(layout, kv), limit)
+    blocks = _blocks(layout, kv)
+    return _Rank(stage, weights, activation + states, non_torch, graph, lora, kv, layout, blocks, limit, share)
 
 
 def _assemble(
@@ -180,7 +183,7 @@ def _assemble(
     printed = printed_tokens(layout, resolved, blocks)
     margin = rank.kv - need * layout.block_bytes / GIB
     evidence = _evidence(model, gpu, resolved)
-    band = kv_interval(resolved, evidence, rank.kv, unfitted_gib=rank.activation + rank.non_torch)
+    band = kv_interval(resolved, evidence, rank.kv, rank.share_gib, unfitted_gib=rank.activation + rank.non_torch)
     host = resolved.kv_cache_host_gib or 0.0
     result = MemoryLedger(
         total_gib=total,
@@ -299,7 +302,7 @@ def _sentence(
 
 def _evidence(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings) -> Evidence:
     """Calibrated where the terms were fitted on this kind of GPU and version, else extrapolated."""
-    fitted = gt.is_nvidia(gpu) and 8.0 <= gt.effective_capability(gpu) <= 9.0
+    fitted = gt.is_nvidia(gpu) and gt.effective_capability(gpu) in (8.0, 9.0)
     if resolved.engine is EngineName.TENSORRT_LLM or not fitted:
         return Evidence.EXTRAPOLATED
     if outside_verified_range(resolved.engine, resolved.version) or model.vision is not None:

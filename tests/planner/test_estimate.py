@@ -32,6 +32,7 @@ MEMORY_FIELDS = {
     "kv_tokens",
     "max_concurrency",
     "largest_model_len",
+    "interval80",
 }
 
 

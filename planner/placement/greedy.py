@@ -77,7 +77,7 @@ class _Filler:
         return True
 
 
-def greedy(problem: Problem, order: Order = "best_fit", engine: str | None = None) -> GreedyPlan:
+def greedy(problem: Problem, order: Order = "best_fit") -> GreedyPlan:
     """Serve workloads one after the other, each with its cheapest option that still finds room.
 
     ``best_fit``: by priority, then the larger bill first; replicas go into the bin with least room to spare.
@@ -88,7 +88,7 @@ def greedy(problem: Problem, order: Order = "best_fit", engine: str | None = Non
     filler = _Filler(problem, first_fit=order == "first_fit_decreasing")
     by_workload: dict[int, list[Option]] = {}
     for workload in range(len(problem.workloads)):
-        own = [c for c in problem.choices_of(workload) if engine is None or c.engine == engine]
+        own = problem.choices_of(workload)
         options = [Option(workload, ((c.index, c.needed),)) for c in own]
         by_workload[workload] = sorted(options, key=lambda o: (_cost(problem, o), o.counts))
     short: dict[int, int] = {}

@@ -82,7 +82,7 @@ def may_run(workload: PlanWorkload, engine: str, candidate: Candidate, node: Pla
 
 
 def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
-    """State the problem. Candidates that are not ok, or that no class may hold, are left out (the plan says why)."""
+    """State the problem. Left out: candidates that are not ok, that no class may hold, or that others always match."""
     spread = any(workload.spread for workload in request.workloads)
     classes = _classes(request, spread)
     index_of = {workload.name: i for i, workload in enumerate(request.workloads)}
@@ -110,6 +110,8 @@ def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
                 classes=allowed,
             )
         )
+    kept = {item.candidate_id for item in request.current}
+    choices = _renumbered([c for c in choices if c.candidate.id in kept or not _dominated(c, choices)])
     covers: set[int] = set()
     options: list[Option] = []
     for number, workload in enumerate(request.workloads):
@@ -120,6 +122,33 @@ def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
         options += [Option(number, ((choice.index, choice.needed),)) for choice in own]
         options += _mixes(number, workload, own, classes)
     return Problem(request, request.workloads, tuple(choices), tuple(options), frozenset(covers), classes)
+
+
+def _dominated(choice: Choice, choices: list[Choice]) -> bool:
+    """Whether smaller replicas of another choice can always stand in for it: same places, no less carried, no dearer.
+
+    Where n replicas of b GPUs stand, n x b / a replicas of a GPUs fit when a divides b; they carry at least as much
+    when a carries no less per GPU, and cost no more when a costs no more per GPU. So leaving b out loses nothing.
+    """
+    return any(
+        other.workload == choice.workload
+        and other.index != choice.index
+        and choice.gpus % other.gpus == 0
+        and set(choice.classes) <= set(other.classes)
+        and other.share * choice.gpus >= choice.share * other.gpus
+        and other.extra_usd_per_hour * choice.gpus <= choice.extra_usd_per_hour * other.gpus
+        and (
+            other.gpus < choice.gpus
+            or other.share > choice.share
+            or other.extra_usd_per_hour < choice.extra_usd_per_hour
+            or other.index < choice.index
+        )
+        for other in choices
+    )
+
+
+def _renumbered(choices: list[Choice]) -> list[Choice]:
+    return [replace(choice, index=index) for index, choice in enumerate(choices)]
 
 
 def price_of(choice: Choice, classes: tuple[NodeClass, ...]) -> float:

@@ -17,7 +17,7 @@ from planner.placement.problem import Problem, build
 from planner.plan_types import Baseline, Candidate, Placement, PlanNode, PlanRequest, Unplaced
 
 SMALL_GAP = 1e-6  # proven to the cent for plans of ordinary size
-LARGE_GAP = 2e-3
+LARGE_GAP = 3e-3
 LARGE_CHOICES = 400
 Status = Literal["optimal", "feasible", "greedy", "infeasible"]
 PRIORITY_FACTOR = 20.0  # a step up in priority outweighs this many shares of the next lower one
@@ -80,7 +80,7 @@ def solve(request: PlanRequest, candidates: tuple[Candidate, ...], *, with_basel
         gap,
         seconds,
         assigned.moves,
-        _baselines(problem) if with_baselines else (),
+        _baselines(problem, candidates) if with_baselines else (),
         1 - sum(counts.unserved.values()) / max(len(problem.workloads), 1),
     )
 
@@ -147,19 +147,19 @@ def _without_missed(problem: Problem, counts: Counts, assigned: Assigned) -> Cou
     return Counts({key: count for key, count in replicas.items() if count}, counts.bought, unserved)
 
 
-def _baselines(problem: Problem) -> tuple[Baseline, ...]:
+def _baselines(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Baseline, ...]:
     """What simpler rules would have cost on the same candidates."""
     plans = [("best fit", greedy(problem)), ("first fit decreasing", greedy(problem, "first_fit_decreasing"))]
-    engines = sorted({choice.engine for choice in problem.choices})
-    if len(engines) > 1:
-        plans += [(f"{engine} only", greedy(problem, engine=engine)) for engine in engines]
+    by_engine: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.status == "ok" and candidate.settings is not None:
+            by_engine.setdefault(candidate.settings.engine.value, []).append(candidate)
+    if len(by_engine) > 1:
+        plans += [(f"{e} only", greedy(build(problem.request, tuple(own)))) for e, own in sorted(by_engine.items())]
     count = max(len(problem.workloads), 1)
     return tuple(
         Baseline(
-            name,
-            _usd(plan.usd_per_hour),
-            sum(plan.short.values()),
-            1 - sum(plan.counts.unserved.values()) / count,
+            name, _usd(plan.usd_per_hour), sum(plan.short.values()), 1 - sum(plan.counts.unserved.values()) / count
         )
         for name, plan in plans
     )

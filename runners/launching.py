@@ -134,6 +134,7 @@ def _start(command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter:
     process.stop(None, command.deployment_id, grace_s=0.0)  # what a worker left that died before it wrote a handle
     process.require_port(config.bind_host, launch.port)
     plan = adapter.plan(launch, folder, config)
+    gpus = launch.gpu_indexes if adapter.uses_gpus else ()
     handle = store.save(
         Handle(
             deployment_id=command.deployment_id,
@@ -148,7 +149,7 @@ def _start(command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter:
             started_at=time.time(),
             emulated=adapter.emulated,
             tokenizer=plan.tokenizer,
-            gpu_used_mib={str(index): used for index, used in gpu_memory_used(launch.gpu_indexes).items()},
+            gpu_used_mib={str(index): used for index, used in gpu_memory_used(gpus).items()},
         )
     )
     started = process.start(

@@ -115,7 +115,8 @@ def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter:
     reporter.emit("started", phase="warming up", progress=0.05)
     folder = node.store.probe_folder(command.probe_id)
     before = _counters(command, adapter)
-    gpus = from_json(EngineLaunch, handle.command["launch"]).gpu_indexes if handle else ()
+    launch = from_json(EngineLaunch, handle.command["launch"]) if handle else None
+    gpus = launch.gpu_indexes if launch and adapter.uses_gpus else ()
     with PowerSampler(gpus) as power:
         summary = _run(command, node, handle, reporter, tokenizer, folder)
     after = _counters(command, adapter)

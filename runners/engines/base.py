@@ -67,6 +67,7 @@ class EngineAdapter(Protocol):
 
     name: str
     emulated: bool
+    uses_gpus: bool  # whether the launch's GPU indexes are devices of this host that it really holds
     metrics: MetricNames
     phases: Sequence[Phase]
     tokenize_path: str | None

@@ -146,6 +146,7 @@ class TensorRtAdapter:
 
     name = "tensorrt_llm"
     emulated = False
+    uses_gpus = True
     metrics = TENSORRT_METRICS
     phases: Sequence[Phase] = TENSORRT_PHASES
     tokenize_path: str | None = None

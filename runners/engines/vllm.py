@@ -176,6 +176,7 @@ class VllmAdapter:
 
     name = "vllm"
     emulated = False
+    uses_gpus = True
     metrics = VLLM_METRICS
     phases: Sequence[Phase] = VLLM_PHASES
     tokenize_path: str | None = "/tokenize"

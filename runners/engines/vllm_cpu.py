@@ -32,6 +32,7 @@ class VllmCpuAdapter:
 
     name = "vllm_cpu"
     emulated = False
+    uses_gpus = False
     metrics = VLLM_METRICS
     phases: Sequence[Phase] = VLLM_PHASES
     tokenize_path: str | None = "/tokenize"

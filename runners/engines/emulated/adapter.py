@@ -26,6 +26,7 @@ class EmulatedAdapter:
 
     name = "emulated"
     emulated = True
+    uses_gpus = False
     tokenize_path: str | None = "/tokenize"
 
     def __init__(self, acts_as: str) -> None:

@@ -158,7 +158,9 @@ def memory_stack(bars: Sequence[tuple[str, Mapping[str, Any]]], ident: str = "me
 
 def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Chart:
     """What a month costs, part by part, and the bill that they add up to."""
-    rows = [(COST_WORDS.get(name, name.replace("_", " ").capitalize()), Decimal(value)) for name, value in parts]
+    rows = [
+        (COST_WORDS.get(name, name[:1].upper() + name[1:].replace("_", " ")), Decimal(value)) for name, value in parts
+    ]
     total = sum((value for _, value in rows), Decimal(0))
     names = [name for name, _ in rows] + ["Bill"]
     values = [float(value) for _, value in rows] + [float(total)]

@@ -26,6 +26,7 @@ ICONS = {
     "attention": '<path d="M8 2.8 14 13H2zM8 6.8v2.8M8 11.3h.01"/>',
     "failed": '<circle cx="8" cy="8" r="5.5"/><path d="m6 6 4 4M10 6l-4 4"/>',
     "busy": '<path d="M13.5 8A5.5 5.5 0 1 1 8 2.5"/>',
+    "no": '<circle cx="8" cy="8" r="5.5"/><path d="m6 6 4 4M10 6l-4 4"/>',
     "idle": '<circle cx="8" cy="8" r="5.5"/><path d="M5.5 8h5"/>',
     "waiting": '<circle cx="8" cy="8" r="5.5" stroke-dasharray="2.2 2.2"/>',
     "plus": '<path d="M8 3.5v9M3.5 8h9"/>',

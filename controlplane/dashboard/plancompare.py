@@ -30,12 +30,25 @@ def side_by_side(row: planview.WorkloadRow) -> list[dict[str, Any]]:
         {"word": "Parallelism", "cells": text(lambda c: fmt.parallelism(c.get("settings")))},
         {"word": "Precision", "cells": text(lambda c: (c.get("settings") or {}).get("precision", "–"))},
         {"word": "Carries", "unit": "req/s a replica", "cells": interval(lambda c: c.get("replica_rate_80"))},
-        {"word": "TTFT", "unit": "ms", "cells": interval(lambda c: of(c, "ttft_ms_80"))},
-        {"word": "TPOT", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"))},
+        {"word": "TTFT p50", "unit": "ms", "cells": interval(lambda c: of(c, "ttft_ms_80"))},
+        {"word": "TPOT p50", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"))},
+        *_objectives(row),
         {"word": "Output", "unit": "tok/s", "cells": interval(lambda c: of(c, "output_tok_per_s_80"))},
         {"word": "Cost", "unit": "$ / M tok", "cells": interval(planview.usd_per_mtok, "usd")},
         {"word": "Month", "unit": "$", "cells": text(lambda c: fmt.money((c.get("cost") or {}).get("usd_per_month")))},
     ]
+
+
+def _objectives(row: planview.WorkloadRow) -> list[dict[str, Any]]:
+    """Each objective with what both candidates are predicted to reach."""
+    lines = []
+    for target in sorted(row.workload.get("slo", ()), key=lambda slo: slo["metric"], reverse=True):
+        values = [
+            ((c or {}).get("performance") or {}).get(f"{target['metric']}_ms", None) for c in (row.chosen, row.other)
+        ]
+        cells = [{"text": f"{fmt.sig(v[target['stat']])} ms" if v else "–"} for v in values]
+        lines.append({"word": f"SLO: {planview.slo_word(target)}", "cells": cells})
+    return lines
 
 
 def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str, Any]:

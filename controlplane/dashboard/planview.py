@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,12 +75,13 @@ class WorkloadRow:
 
     @property
     def margin_words(self) -> str:
-        """ "24 % cheaper (12–33 %)"."""
+        """ "24 % cheaper (12–33 %)", "69 % dearer (−110 to −69 %)"."""
         margin = self.verdict.get("margin")
         if not margin:
             return ""
-        band = f"{fmt.percent(margin['low']).removesuffix(' %')}–{fmt.percent(margin['high'])}"
-        return f"{fmt.percent(margin['value'])} cheaper ({band})"
+        value = float(margin["value"])
+        word = "cheaper" if value >= 0 else "dearer"
+        return f"{fmt.percent(abs(value))} {word} ({fmt.band(margin['low'], margin['high'], 'share')})"
 
     @property
     def flip_words(self) -> str:
@@ -87,6 +89,17 @@ class WorkloadRow:
         points = self.verdict.get("flip_points") or ()
         flips = sum(point.get("value") is not None for point in points)
         return f"{flips} of {len(points)} searched parameter{'s' if len(points) > 1 else ''} would flip it"
+
+    @property
+    def flips(self) -> list[dict[str, Any]]:
+        """Parameters whose change flips the answer, each with its place on the searched range."""
+        points = self.verdict.get("flip_points") or ()
+        return [{**point, **flip_places(point)} for point in points if point.get("value") is not None]
+
+    @property
+    def steady(self) -> list[Json]:
+        """Parameters that were searched without a flip."""
+        return [point for point in self.verdict.get("flip_points") or () if point.get("value") is None]
 
     @property
     def look(self) -> str:
@@ -107,7 +120,8 @@ class WorkloadRow:
     @property
     def slo_words(self) -> str:
         """The objectives in words."""
-        return ", ".join(slo_word(target) for target in self.workload.get("slo", ())) or "no SLO"
+        targets = sorted(self.workload.get("slo", ()), key=lambda target: target["metric"], reverse=True)
+        return ", ".join(map(slo_word, targets)) or "no SLO"
 
     @property
     def demand(self) -> str:
@@ -150,6 +164,9 @@ class WorkloadRow:
         """Why there is no candidate of the other engine."""
         if self.other is not None:
             return ""
+        allowed = self.workload.get("allowed_engines") or ENGINES
+        if self.other_engine not in allowed:
+            return f"The workload does not allow {fmt.engine_label(self.other_engine)}."
         refused = [c for c in self.candidates if engine_of(c) == self.other_engine and c.get("reasons")]
         return refused[0]["reasons"][0] if refused else "No candidate of this engine was computed."
 
@@ -249,6 +266,18 @@ def margin_bar(verdict: Json) -> MarginBar | None:
     return MarginBar(at(0.0), at(low), at(high), at(value))
 
 
+def flip_places(point: Json) -> dict[str, float]:
+    """Where today's value and the flip lie on the searched range, 0..100; logarithmic when the range starts above zero."""
+    low, high = (float(end) for end in point["searched"])
+    scale = math.log if low > 0 and high / low > 10 else float
+
+    def at(value: Any) -> float:
+        inside = min(high, max(low, float(value)))
+        return round(100 * (scale(inside) - scale(low)) / ((scale(high) - scale(low)) or 1.0), 2)
+
+    return {"now_at": at(point["current"]), "flip_at": at(point["value"])}
+
+
 def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
     """Rows in the order of the request."""
     by_workload: dict[str, list[Json]] = {}
@@ -322,26 +351,37 @@ def memory_chart(rows: Sequence[WorkloadRow]) -> Chart:
 
 
 def left_out(row: WorkloadRow) -> list[dict[str, Any]]:
-    """Candidates that cannot serve the workload, with their reasons."""
+    """Why candidates cannot serve the workload: one entry for each engine, state and reason, with where it holds."""
+    groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for candidate in row.candidates:
+        if candidate.get("status") == "ok":
+            continue
+        key = (engine_of(candidate) or "", candidate["status"], " ".join(candidate.get("reasons", ())))
+        shapes = groups.setdefault(key, {}).setdefault(candidate["gpu"], [])
+        shape = fmt.parallelism(candidate["settings"]) if candidate.get("settings") else ""
+        if shape and shape not in shapes:
+            shapes.append(shape)
     return [
         {
-            "candidate": candidate,
-            "engine": engine_of(candidate),
-            "parallelism": fmt.parallelism(candidate["settings"]) if candidate.get("settings") else "",
+            "engine": engine,
+            "status": status,
+            "reason": reason or "No reason was given.",
+            "where": [f"{gpu} ({'; '.join(shapes)})" if shapes else gpu for gpu, shapes in where.items()],
         }
-        for candidate in row.candidates
-        if candidate.get("status") != "ok"
+        for (engine, status, reason), where in groups.items()
     ]
 
 
 def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
-    """Feasible candidates, cheapest first."""
+    """Feasible candidates, cheapest first; the chosen one and the runner-up whatever they cost."""
 
     def key(candidate: Json) -> Decimal:
         cost = usd_per_mtok(candidate)
         return Decimal(cost["value"]) if cost and cost["value"] is not None else Decimal("Infinity")
 
-    feasible = sorted((c for c in row.candidates if c.get("status") == "ok"), key=key)[:limit]
+    named = {row.verdict.get("chosen"), row.verdict.get("runner_up")}
+    feasible = sorted((c for c in row.candidates if c.get("status") == "ok"), key=key)
+    feasible = [c for at, c in enumerate(feasible) if at < limit or c["id"] in named]
     return [
         {
             "candidate": candidate,

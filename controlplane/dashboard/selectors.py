@@ -101,9 +101,7 @@ def probes_of(deployment: Deployment) -> QuerySet[ProbeRun]:
 
 def validation_list(params: Mapping[str, str]) -> QuerySet[Validation]:
     """The ledger: predicted against measured, by ``metric``, ``verdict`` and ``emulated``."""
-    rows = Validation.objects.select_related(
-        "probe__deployment__workload", "probe__deployment__node__node_type__gpu_model"
-    )
+    rows = Validation.objects.select_related("probe", "deployment__workload", "deployment__node__node_type__gpu_model")
     if metric := params.get("metric"):
         rows = rows.filter(metric=metric)
     if verdict := params.get("verdict"):
@@ -124,11 +122,11 @@ class Accuracy:
 
 
 def accuracy() -> Accuracy:
-    """Over all validations that had a prediction."""
+    """Over all validations of probes that had a prediction; memory facts have their own column in the ledger."""
     rows = list(
-        Validation.objects.exclude(verdict=Validation.Verdict.NO_PREDICTION).values_list(
-            "verdict", "error_ratio", "emulated"
-        )
+        Validation.objects.filter(probe__isnull=False)
+        .exclude(verdict=Validation.Verdict.NO_PREDICTION)
+        .values_list("verdict", "error_ratio", "emulated")
     )
     real = [(verdict, error) for verdict, error, emulated in rows if not emulated]
     errors = [abs(error) for _, error in real if error is not None]

@@ -22,12 +22,14 @@ STATES = {
     "optimal": "ok", "queued": "waiting", "pending": "waiting", "draft": "waiting", "planned": "waiting",
     "running": "busy", "computing": "busy", "launching": "busy", "loading": "busy", "stopping": "busy",
     "failed": "failed", "infeasible": "failed", "missed": "failed", "missing": "failed",
+    "refuted": "no", "confirmed": "ok", "mixed": "attention", "not_testable": "idle",
     "outside": "attention", "maintenance": "attention", "unsupported": "attention", "feasible": "attention",
     "greedy": "attention", "attention": "attention", "differs": "attention", "no_data": "attention",
 }  # fmt: skip
 STATE_WORDS = {
     "no_data": "no data",
     "no_prediction": "no prediction",
+    "not_testable": "not testable here",
     "within": "within the band",
     "outside": "outside the band",
     "feasible": "feasible, time ran out",
@@ -128,10 +130,7 @@ def ival(interval: Any, unit: str = "", kind: str = "") -> SafeString:
     if not banded:
         return head
     band_title = f"80 % band: {fmt.exact(low)} to {fmt.exact(high)} {unit}".strip()
-    low_text, high_text = show(low), show(high)
-    if kind == "share":
-        low_text = low_text.removesuffix(" %")
-    return format_html('{} <span class="band" title="{}">({}–{})</span>', head, band_title, low_text, high_text)
+    return format_html('{} <span class="band" title="{}">({})</span>', head, band_title, fmt.band(low, high, kind))
 
 
 @register.simple_tag
@@ -278,6 +277,12 @@ def load_words(workload: Any) -> str:
             "concurrency": workload.concurrency, "requests": workload.requests,
         }
     )  # fmt: skip
+
+
+@register.filter
+def plain(text: Any) -> str:
+    """A sentence of the planner for people."""
+    return fmt.plain(text)
 
 
 @register.filter

@@ -49,6 +49,7 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "phases": phases.phases_of(record),
         "probes": list(selectors.probes_of(record)[:20]),
         "facts": phases.memory_facts(record),
+        "startup_checks": list(record.validations.filter(probe=None).order_by("metric")),
         "probe_form": ProbeForm(initial=dataclasses.asdict(probing.planned_load(record)))
         if record.state == "ready"
         else None,
@@ -136,7 +137,7 @@ METRIC_WORDS = {"output_tok_per_s": "Output", "ttft_ms": "TTFT", "tpot_ms": "TPO
 def _scatters(rows: Any) -> list[Any]:
     by_metric: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows[:2000]:
-        deployment = row.probe.deployment
+        deployment = row.deployment
         by_metric.setdefault((row.metric, row.unit), []).append(
             {
                 "label": f"{deployment.name}, {deployment.node.node_type.gpu_model.name}",

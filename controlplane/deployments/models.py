@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -169,7 +170,10 @@ class ProbeRun(BaseModel):
 
 
 class Validation(models.Model):
-    """One predicted number held against what was measured. ``error_ratio`` = predicted / measured - 1."""
+    """One predicted number held against what was measured. ``error_ratio`` = predicted / measured - 1.
+
+    From a probe, or from what the engine said of itself when it became ready: then ``probe`` is empty.
+    """
 
     class Verdict(models.TextChoices):
         """Whether the measurement lies within the predicted 80 % interval."""
@@ -178,7 +182,8 @@ class Validation(models.Model):
         OUTSIDE = "outside", "Outside the band"
         NO_PREDICTION = "no_prediction", "No prediction"
 
-    probe = models.ForeignKey(ProbeRun, on_delete=models.CASCADE, related_name="validations")
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="validations")
+    probe = models.ForeignKey(ProbeRun, null=True, blank=True, on_delete=models.CASCADE, related_name="validations")
     metric = models.CharField(max_length=30)
     unit = models.CharField(max_length=10)
     predicted = models.FloatField(null=True, blank=True)
@@ -195,6 +200,11 @@ class Validation(models.Model):
         ordering = ["-created_at", "metric"]
         constraints = [
             models.UniqueConstraint(fields=["probe", "metric"], name="deployments_validation_once"),
+            models.UniqueConstraint(
+                fields=["deployment", "metric"],
+                condition=Q(probe__isnull=True),
+                name="deployments_validation_startup_once",
+            ),
             models.CheckConstraint(
                 condition=Q(verdict="no_prediction", predicted__isnull=True)
                 | Q(verdict__in=["within", "outside"], predicted__isnull=False),
@@ -204,6 +214,12 @@ class Validation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.metric}: {self.get_verdict_display()}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """A probe's validation is its deployment's."""
+        if self.deployment_id is None and self.probe is not None:
+            self.deployment_id = self.probe.deployment_id
+        super().save(*args, **kwargs)
 
 
 class Calibration(BaseModel):

@@ -134,6 +134,7 @@ def _row(probe: ProbeRun, metric: str, unit: str, value: float, band: Interval |
         within = band.low <= value <= band.high
         verdict = Validation.Verdict.WITHIN if within else Validation.Verdict.OUTSIDE
     return Validation(
+        deployment_id=probe.deployment_id,
         probe=probe,
         metric=metric,
         unit=unit,

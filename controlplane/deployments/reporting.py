@@ -7,6 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.deployments.models import Deployment, Endpoint, ProbeRun
+from controlplane.deployments.startup_check import check_startup
 from controlplane.jobs.models import Job
 from planner.jsonio import to_json
 from runners.contracts import Observation
@@ -29,6 +30,7 @@ def apply_observation(deployment: Deployment, observation: Observation) -> bool:
         Endpoint.objects.update_or_create(
             deployment=deployment, defaults={"url": deployment.base_url, "served_name": deployment.model_ref}
         )
+        check_startup(deployment)
     elif deployment.state in (State.STOPPED, State.FAILED):
         Endpoint.objects.filter(deployment=deployment).delete()
     return True

@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.core.models import SiteRole, User
-from controlplane.deployments import calibrating, prediction, probing, services
+from controlplane.deployments import calibrating, prediction, probing, reporting, services
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun, Validation
 from controlplane.inventory.models import Node
 from controlplane.jobs import observing, running
@@ -465,3 +465,76 @@ def test_a_validation_needs_what_its_verdict_says(deployment: Deployment) -> Non
     with pytest.raises(IntegrityError), transaction.atomic():
         ProbeRun.objects.filter(pk=probe.pk).update(state="done")
     assert replace(LOAD, requests=9).requests == 9
+
+
+# ---- what the engine says when it becomes ready ----------------------------------------------------------------------
+
+
+def ready_message(row: Deployment, facts: StartupFacts) -> Observation:
+    """What a worker sends when the engine of ``row`` answers."""
+    return Observation(
+        job_id="1", attempt=1, sequence=1, state="ready", node=row.node.slug, at=time.time(), startup=facts
+    )
+
+
+def said_at_start(row: Deployment, **facts: Any) -> dict[str, Any]:
+    """Tell the control plane that ``row`` is ready, and give the start-up validations by metric."""
+    Deployment.objects.filter(pk=row.pk).update(state="loading", engine="vllm", emulated=False)
+    row.refresh_from_db()
+    reporting.apply_observation(row, ready_message(row, StartupFacts(**facts)))
+    return {item.metric: item for item in row.validations.filter(probe=None)}
+
+
+def test_start_up_facts_are_held_against_the_ledger_of_the_gate(deployment: Deployment) -> None:
+    ledger = prediction.subject(deployment).ledger
+    rows = said_at_start(
+        deployment,
+        weights_gib=ledger.weights_gib,
+        kv_gib=ledger.kv_gib - 30.0,
+        kv_tokens=ledger.kv_tokens,
+        max_model_len=deployment.settings["max_model_len"],
+    )
+    assert set(rows) == {"weights_gib", "kv_gib", "kv_tokens", "max_model_len"}
+    assert rows["weights_gib"].verdict == rows["kv_tokens"].verdict == rows["max_model_len"].verdict == "within"
+    assert rows["kv_gib"].verdict == "outside"
+    assert rows["kv_gib"].predicted == pytest.approx(ledger.kv_gib)
+    assert not rows["kv_gib"].emulated
+
+
+def test_m4_a_context_other_than_the_one_asked_for_is_outside(deployment: Deployment) -> None:
+    asked = deployment.settings["max_model_len"]
+    rows = said_at_start(deployment, max_model_len=asked // 2)
+    assert set(rows) == {"max_model_len"}
+    assert rows["max_model_len"].verdict == "outside"
+    assert rows["max_model_len"].predicted == asked
+    again = said_at_start(deployment, max_model_len=asked)
+    assert again["max_model_len"].verdict == "within", "repeating it replaces the row"
+
+
+def test_emulated_start_up_facts_are_marked(deployment: Deployment) -> None:
+    Deployment.objects.filter(pk=deployment.pk).update(state="loading", engine="emulated", emulated=True)
+    deployment.refresh_from_db()
+    reporting.apply_observation(deployment, ready_message(deployment, StartupFacts(kv_gib=1.0)))
+    assert list(deployment.validations.values_list("metric", "emulated")) == [("kv_gib", True)]
+
+
+def test_m19_search_gate_and_start_up_check_ask_one_ledger(deployment: Deployment, monkeypatch: Any) -> None:
+    import planner.memory as memory
+    from planner.placement import candidates as search
+
+    asked: list[str] = []
+
+    def spy(name: str, real: Any) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            asked.append(name)
+            return real(*args, **kwargs)
+
+        return counted
+
+    real = memory.ledger
+    monkeypatch.setattr(memory, "ledger", spy("gate and check", real))
+    services._check_fits(deployment)
+    assert asked == ["gate and check"]
+    said_at_start(deployment, kv_gib=1.0)
+    assert asked == ["gate and check"] * 2
+    assert search.ledger is real, "the search of candidates imports the very same function"

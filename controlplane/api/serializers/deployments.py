@@ -114,7 +114,7 @@ class ProbeRequestSerializer(Strict):
 class ValidationSerializer(RecordSerializer):
     """One predicted number with its 80 % band and evidence, held against what was measured."""
 
-    deployment = serializers.UUIDField(source="probe.deployment_id", read_only=True)
+    deployment = serializers.UUIDField(source="deployment_id", read_only=True)
 
     Meta = record_meta(
         Validation,

@@ -153,8 +153,8 @@ class ValidationViewSet(ReadViewSet):
     filterset_class = filters_of(
         Validation,
         {"probe": ["exact"], "metric": ["exact"], "evidence": ["exact"], "emulated": ["exact"]},
-        deployment=by("id", Deployment.objects.all(), "probe__deployment"),
-        node=by("slug", Node.objects.all(), "probe__deployment__node"),
+        deployment=by("id", Deployment.objects.all(), "deployment"),
+        node=by("slug", Node.objects.all(), "deployment__node"),
         verdict=choices(Validation.Verdict),
     )
     search_fields = ("metric",)

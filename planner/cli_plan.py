@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from planner.jsonio import to_json
 from planner.plan_types import Candidate, PlanRequest, PlanResult
@@ -17,6 +18,7 @@ Size every workload on every GPU type, compare the engines, and place the replic
 examples:
   python -m planner plan docs/examples/fleet.yaml
   python -m planner plan fleet.yaml --json > plan.json
+  python -m planner plan fleet.yaml --export kubernetes --out manifests
 
 The file's format is in docs/planner.md. Progress goes to standard error. The exit status is 0 for a plan (also one that
 leaves something out), 1 when nothing can be placed, 2 when the file is wrong.
@@ -27,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the sub-command."""
     parser.add_argument("file", help="fleet.yaml")
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+    parser.add_argument(
+        "--export",
+        metavar="TARGET",
+        help="write deployment files: commands, compose, kubernetes, slurm, systemd or router",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", default="deployment", help="where --export writes (default: deployment)"
+    )
+    parser.add_argument("--model-root", default="", help="directory of the checkpoints, as <root>/<model id>")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -37,11 +48,24 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = load_fleet_file(arguments.file)
     result = make_plan(request, None if arguments.quiet else _progress)
+    if arguments.export:
+        _export(request, result, arguments)
     if arguments.json:
         sys.stdout.write(json.dumps(to_json(result), indent=1) + "\n")
     else:
         sys.stdout.write(as_text(request, result))
     return 1 if result.status == "infeasible" else 0
+
+
+def _export(request: PlanRequest, result: PlanResult, arguments: argparse.Namespace) -> None:
+    from planner.export import deployment_files
+
+    files = deployment_files(request, result, arguments.export, model_root=arguments.model_root)
+    for name, text in files.items():
+        path = Path(arguments.out) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    sys.stderr.write(f"{len(files)} files written to {arguments.out}\n")
 
 
 def _progress(share: float, text: str) -> None:

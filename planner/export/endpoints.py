@@ -1,0 +1,111 @@
+"""The engine processes of a plan: one per replica, with its command line, files, GPUs and address."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from planner.engines.launch import command_line, config_files
+from planner.engines.types import EngineName, ResolvedSettings
+from planner.plan_types import Placement, PlanRequest, PlanResult
+from planner.recommend.router import endpoint_port
+
+MASTER_PORT = 29501
+READY_TIMEOUT_S = 1800  # large checkpoints and a cold compile cache take more than the engine's own 600 s
+CONFIG_DIR = "/etc/tonnage"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One replica. ``parts``: (node, GPU indexes); the first node serves HTTP on ``port``.
+
+    ``arguments`` start the process on the first node; a replica over several nodes needs ``arguments_on`` for each.
+    """
+
+    name: str
+    workload: str
+    settings: ResolvedSettings
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+    port: int
+    served_name: str
+    arguments: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
+    adapters_at_run_time: bool
+
+    @property
+    def node(self) -> str:
+        """Node that answers HTTP."""
+        return self.parts[0][0]
+
+    @property
+    def config_dir(self) -> str:
+        """Where the command line expects ``files``."""
+        return f"{CONFIG_DIR}/{self.name}"
+
+    @property
+    def image(self) -> str:
+        """Container image of the engine in the planned version."""
+        if self.settings.engine is EngineName.VLLM:
+            return f"vllm/vllm-openai:v{self.settings.version}"
+        return f"nvcr.io/nvidia/tensorrt-llm/release:{self.settings.version}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that the server needs beside the visible devices."""
+        if self.settings.engine is not EngineName.VLLM:
+            return {"TLLM_LOG_LEVEL": "INFO"}
+        found = {"VLLM_ENGINE_READY_TIMEOUT_S": str(READY_TIMEOUT_S)}
+        if self.adapters_at_run_time:
+            found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        return found
+
+    def arguments_on(self, rank: str, master: str) -> tuple[str, ...]:
+        """vLLM's arguments on node ``rank`` of a replica over several nodes; ``rank`` may be a shell variable."""
+        many = ("--nnodes", str(len(self.parts)), "--node-rank", rank)
+        return (*self.arguments, *many, "--master-addr", master, "--master-port", str(MASTER_PORT))
+
+
+def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") -> tuple[Endpoint, ...]:
+    """All replicas of ``result`` in a stable order. ``model_root`` is where checkpoints lie as <root>/<model id>.
+
+    Empty ``model_root``: the engine resolves the model id itself (a hub or its cache).
+    """
+    by_id = {candidate.id: candidate for candidate in result.candidates}
+    workloads = {workload.name: workload for workload in request.workloads}
+    groups: dict[tuple[str, str, int], list[Placement]] = {}
+    for placement in result.placements:
+        groups.setdefault((placement.workload, placement.candidate_id, placement.replica), []).append(placement)
+    found: list[Endpoint] = []
+    counts: dict[str, int] = {}
+    for (name, candidate_id, _), parts in sorted(groups.items()):
+        settings = by_id[candidate_id].settings
+        workload = workloads[name]
+        if settings is None:
+            continue
+        counts[name] = counts.get(name, 0) + 1
+        model = workload.model if not model_root else f"{model_root.rstrip('/')}/{workload.model}"
+        port = endpoint_port(parts[0])
+        label = safe_name(f"{name}-{counts[name]}")
+        directory = f"{CONFIG_DIR}/{label}"
+        everywhere = "0.0.0.0"  # noqa: S104 - the router on another host must reach it
+        arguments = command_line(settings, model, workload.model, port, host=everywhere, config_dir=directory)
+        found.append(
+            Endpoint(
+                name=label,
+                workload=name,
+                settings=settings,
+                parts=tuple((part.node, part.gpu_indexes) for part in parts),
+                port=port,
+                served_name=workload.model,
+                arguments=tuple(arguments),
+                files=tuple(config_files(settings).items()),
+                adapters_at_run_time=settings.max_loras > 0,
+            )
+        )
+    return tuple(found)
+
+
+def safe_name(text: str) -> str:
+    """A name that DNS, file systems and unit files accept: lower case letters, digits and dashes, at most 50."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name[:50].rstrip("-") or "workload"

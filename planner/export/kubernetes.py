@@ -1,0 +1,137 @@
+"""Kubernetes manifests: a Deployment for each replica on its planned node, a LeaderWorkerSet where it spans nodes, a
+Service for each workload.
+
+Probes: liveness only counts after the start-up probe has passed, and that one waits longer than the engine's own
+limit, so that a long load is not killed. Kubernetes picks the GPU indexes of a node itself; their number is what is
+planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from planner.engines.types import EngineName
+from planner.errors import UnsupportedError
+from planner.export.endpoints import READY_TIMEOUT_S, Endpoint, safe_name
+
+PROBE_PERIOD_S = 10
+STARTUP_FAILURES = (READY_TIMEOUT_S + 600) // PROBE_PERIOD_S
+SHM = "16Gi"
+PORT = 8000
+
+
+def kubernetes(found: Sequence[Endpoint], *, namespace: str = "default", model_claim: str = "models") -> dict[str, str]:
+    """One file a workload. ``model_claim`` is a PersistentVolumeClaim, mounted read-only where the model path points.
+
+    Raises UnsupportedError for TensorRT-LLM over several nodes, which MPI starts.
+    """
+    by_workload: dict[str, list[dict[str, Any]]] = {}
+    for endpoint in found:
+        documents = by_workload.setdefault(endpoint.workload, [])
+        if endpoint.files:
+            data = {"kind": "ConfigMap", "apiVersion": "v1", "data": dict(endpoint.files)}
+            documents.append({**data, "metadata": _metadata(endpoint, namespace)})
+        documents.append(_replica(endpoint, namespace, model_claim))
+    files = {}
+    for workload, documents in by_workload.items():
+        name = safe_name(workload)
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "selector": {"tonnage/workload": name, "tonnage/serves": "http"},
+                "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
+            },
+        }
+        files[f"{name}.yaml"] = yaml.safe_dump_all([*documents, service], sort_keys=False, width=120)
+    return files
+
+
+def _replica(endpoint: Endpoint, namespace: str, model_claim: str) -> dict[str, Any]:
+    metadata = _metadata(endpoint, namespace)
+    labels = {"tonnage/workload": safe_name(endpoint.workload), "tonnage/replica": endpoint.name}
+    if len(endpoint.parts) == 1:
+        command = _with_port(endpoint.arguments)
+        pod = _pod(endpoint, command, model_claim, {"kubernetes.io/hostname": endpoint.node})
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {
+                "replicas": 1,
+                "strategy": {"type": "Recreate"},
+                "selector": {"matchLabels": {"tonnage/replica": endpoint.name}},
+                "template": {"metadata": {"labels": {**labels, "tonnage/serves": "http"}}, "spec": pod},
+            },
+        }
+    if endpoint.settings.engine is EngineName.TENSORRT_LLM:
+        raise UnsupportedError(
+            "TensorRT-LLM over several nodes is started by MPI",
+            field=endpoint.name,
+            remedy="Export it for Slurm, which starts all ranks.",
+        )
+    arguments = endpoint.arguments_on("$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)")
+    leader = _pod(endpoint, _with_port(arguments), model_claim, {})
+    worker = _pod(endpoint, [*_with_port(arguments), "--headless"], model_claim, {}, serves=False)
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": metadata,
+        "spec": {
+            "replicas": 1,
+            "leaderWorkerTemplate": {
+                "size": len(endpoint.parts),
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": {"metadata": {"labels": {**labels, "tonnage/serves": "http"}}, "spec": leader},
+                "workerTemplate": {"metadata": {"labels": labels}, "spec": worker},
+            },
+        },
+    }
+
+
+def _pod(
+    endpoint: Endpoint, command: Sequence[str], model_claim: str, node: dict[str, str], *, serves: bool = True
+) -> dict[str, Any]:
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "models", "mountPath": "/models", "readOnly": True}]  # noqa: S108
+    volumes: list[dict[str, Any]] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM}},
+        {"name": "models", "persistentVolumeClaim": {"claimName": model_claim, "readOnly": True}},
+    ]
+    if endpoint.files:
+        mounts.append({"name": "config", "mountPath": endpoint.config_dir})
+        volumes.append({"name": "config", "configMap": {"name": endpoint.name}})
+    container: dict[str, Any] = {
+        "name": "engine",
+        "image": endpoint.image,
+        "command": list(command),
+        "env": [{"name": key, "value": value} for key, value in endpoint.environment.items()],
+        "resources": {"limits": {"nvidia.com/gpu": len(endpoint.parts[0][1])}},
+        "volumeMounts": mounts,
+    }
+    if serves:
+        probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": 5}
+        container["ports"] = [{"name": "http", "containerPort": PORT}]
+        container["startupProbe"] = {**probe, "failureThreshold": STARTUP_FAILURES}
+        container["readinessProbe"] = {**probe, "failureThreshold": 3}
+        container["livenessProbe"] = {**probe, "failureThreshold": 6}
+    pod: dict[str, Any] = {
+        "containers": [container],
+        "volumes": volumes,
+        "terminationGracePeriodSeconds": 120,
+    }
+    return {"nodeSelector": node, **pod} if node else pod
+
+
+def _with_port(arguments: Sequence[str]) -> list[str]:
+    """Every pod has its own address, so all listen on the same port."""
+    found = list(arguments)
+    found[found.index("--port") + 1] = str(PORT)
+    return found
+
+
+def _metadata(endpoint: Endpoint, namespace: str) -> dict[str, Any]:
+    return {"name": endpoint.name, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "tonnage"}}

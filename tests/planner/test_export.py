@@ -1,0 +1,184 @@
+"""Deployment files of a plan: they parse, name the planned GPUs, and carry the resolved settings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+import yaml
+from fleet_samples import candidate, node, request, workload
+
+from planner.errors import InputError, UnsupportedError
+from planner.export import TARGETS, deployment_files, endpoints
+from planner.export.endpoints import safe_name
+from planner.plan_types import Placement, PlanResult, StrandedReport
+
+
+def plan_of(made, placements, work):
+    empty = StrandedReport(0, 0.0)
+    asked = request([node("a"), node("b")], work)
+    result = PlanResult(
+        "test", "0", "optimal", Decimal(1), Decimal(1), 0.0, 0.0, tuple(made), (), tuple(placements), (), Decimal(1),
+        Decimal(0), empty, empty, router_config="model_list: []\n",
+    )  # fmt: skip
+    return asked, result
+
+
+def trt(name: str, *, gpus: int = 1, pp: int = 1):
+    made = candidate(name, 1.0, engine="tensorrt_llm", gpus=gpus, pp=pp)
+    settings = replace(
+        made.settings,
+        version="1.3.0rc20",
+        gpu_memory_utilization=None,
+        free_gpu_memory_fraction=0.9,
+        capacity_policy="GUARANTEED_NO_EVICT",
+        block_tokens=32,
+    )
+    return replace(made, settings=settings)
+
+
+@pytest.fixture
+def both():
+    chat = candidate("Chat 1", 0.5, gpus=2)
+    chat = replace(chat, settings=replace(chat.settings, max_loras=4))
+    code = trt("code")
+    placements = [
+        Placement("Chat 1", chat.id, 0, "a", (0, 1)),
+        Placement("Chat 1", chat.id, 1, "b", (4, 5)),
+        Placement("code", code.id, 0, "a", (3,)),
+    ]
+    return plan_of([chat, code], placements, [workload("Chat 1"), workload("code")])
+
+
+@pytest.fixture
+def two_nodes():
+    made = candidate("big", 1.0, gpus=16, pp=2)
+    placements = [Placement("big", made.id, 0, name, tuple(range(8))) for name in ("a", "b")]
+    return plan_of([made], placements, [workload("big")])
+
+
+def shell_ok(text: str) -> None:
+    done = subprocess.run(
+        [shutil.which("bash") or "bash", "-n"], input=text, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_endpoints_carry_settings_gpus_and_ports(both) -> None:
+    found = endpoints(*both)
+    assert [e.name for e in found] == ["chat-1-1", "chat-1-2", "code-1"]
+    assert [e.port for e in found] == [8000, 8004, 8003]
+    arguments = found[0].arguments
+    assert arguments[:3] == ("vllm", "serve", "Qwen/Qwen3-8B")
+    assert arguments[arguments.index("--tensor-parallel-size") + 1] == "2"
+    assert arguments[arguments.index("--max-num-seqs") + 1] == "256"
+    assert found[0].image == "vllm/vllm-openai:v0.24.0"
+    assert found[2].image == "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc20"
+    assert found[0].environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
+def test_model_root_gives_a_local_path(both) -> None:
+    assert endpoints(*both, "/data/models/")[0].arguments[2] == "/data/models/Qwen/Qwen3-8B"
+
+
+def test_commands_and_slurm_are_valid_shell(both, two_nodes) -> None:
+    for target in ("commands", "slurm"):
+        for asked, result in (both, two_nodes):
+            for text in deployment_files(asked, result, target).values():
+                shell_ok(text)
+
+
+def test_commands_name_the_planned_gpus(both) -> None:
+    files = deployment_files(*both, "commands")
+    assert set(files) == {"a.sh", "b.sh"}
+    assert "CUDA_VISIBLE_DEVICES=4,5 " in files["b.sh"]
+    assert "llm-api.yaml" in files["a.sh"]
+
+
+def test_compose_takes_whole_gpus_by_index(both) -> None:
+    files = deployment_files(*both, "compose")
+    document = yaml.safe_load(files["compose-a.yaml"])
+    service = document["services"]["chat-1-1"]
+    device = service["deploy"]["resources"]["reservations"]["devices"][0]
+    assert device["device_ids"] == ["0", "1"]
+    assert service["ipc"] == "host"
+    assert service["entrypoint"][:2] == ["vllm", "serve"]
+    trt_service = document["services"]["code-1"]
+    assert any(volume.startswith("./code-1-llm-api.yaml:/etc/tonnage/code-1/") for volume in trt_service["volumes"])
+    assert yaml.safe_load(files["code-1-llm-api.yaml"])["kv_cache_config"]["tokens_per_block"] == 32
+
+
+def test_kubernetes_waits_longer_than_the_engine_and_pins_the_node(both) -> None:
+    files = deployment_files(*both, "kubernetes")
+    documents = list(yaml.safe_load_all(files["chat-1.yaml"]))
+    kinds = [document["kind"] for document in documents]
+    assert kinds == ["Deployment", "Deployment", "Service"]
+    pod = documents[0]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert pod["nodeSelector"] == {"kubernetes.io/hostname": "a"}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    startup = container["startupProbe"]
+    assert startup["failureThreshold"] * startup["periodSeconds"] > 1800
+    labels = documents[0]["spec"]["template"]["metadata"]["labels"]
+    assert documents[2]["spec"]["selector"].items() <= labels.items()
+    assert container["command"][container["command"].index("--port") + 1] == "8000"
+    config = next(iter(yaml.safe_load_all(files["code.yaml"])))
+    assert config["kind"] == "ConfigMap"
+    assert set(config["data"]) == {"llm-api.yaml"}
+
+
+def test_replica_over_two_nodes_becomes_a_leader_worker_set(two_nodes) -> None:
+    documents = list(yaml.safe_load_all(deployment_files(*two_nodes, "kubernetes")["big.yaml"]))
+    template = documents[0]["spec"]["leaderWorkerTemplate"]
+    assert documents[0]["kind"] == "LeaderWorkerSet"
+    assert template["size"] == 2
+    worker = template["workerTemplate"]["spec"]["containers"][0]["command"]
+    assert worker[-1] == "--headless"
+    assert worker[worker.index("--nnodes") + 1] == "2"
+    assert "$(LWS_LEADER_ADDRESS)" in worker
+    assert "startupProbe" not in template["workerTemplate"]["spec"]["containers"][0]
+
+
+def test_slurm_starts_every_rank_on_the_planned_nodes(two_nodes) -> None:
+    text = deployment_files(*two_nodes, "slurm")["big-1.sbatch"]
+    assert "#SBATCH --nodelist=a,b" in text
+    assert "--node-rank" in text
+    assert "SLURM_NODEID" in text
+    assert "--headless" in text
+
+
+def test_tensorrt_llm_over_two_nodes_is_for_mpi() -> None:
+    made = trt("big", gpus=16, pp=2)
+    placements = [Placement("big", made.id, 0, name, tuple(range(8))) for name in ("a", "b")]
+    asked, result = plan_of([made], placements, [workload("big")])
+    text = deployment_files(asked, result, "slurm")["big-1.sbatch"]
+    assert "srun --mpi=pmix trtllm-llmapi-launch trtllm-serve" in text
+    assert "#SBATCH --ntasks-per-node=8" in text
+    for target in ("kubernetes", "compose", "systemd", "commands"):
+        with pytest.raises(UnsupportedError, match="MPI"):
+            deployment_files(asked, result, target)
+
+
+def test_systemd_stops_the_whole_group(both) -> None:
+    files = deployment_files(*both, "systemd")
+    unit = files["a/tonnage-chat-1-1.service"]
+    assert "KillMode=control-group" in unit
+    assert "Environment=CUDA_VISIBLE_DEVICES=0,1" in unit
+    assert unit.count("ExecStart=") == 1
+    assert "/etc/tonnage/code-1/llm-api.yaml" in files["a/tonnage-code-1.service"]
+
+
+def test_every_target_answers_and_others_are_refused(both) -> None:
+    for target in TARGETS:
+        assert deployment_files(*both, target)
+    with pytest.raises(InputError, match="unknown target"):
+        deployment_files(*both, "windows")
+
+
+def test_names_are_safe() -> None:
+    assert safe_name("Team A: chat/γ") == "team-a-chat"
+    assert safe_name("***") == "workload"
+    assert len(safe_name("x" * 80)) == 50

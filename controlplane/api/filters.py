@@ -8,6 +8,7 @@ import django_filters as df
 from django.db import models
 from django.db.models import QuerySet
 from django_filters.rest_framework import DjangoFilterBackend
+from drf_spectacular.utils import extend_schema_field
 from rest_framework.exceptions import ValidationError
 from rest_framework.filters import OrderingFilter
 from rest_framework.request import Request
@@ -23,13 +24,18 @@ class UuidIn(df.BaseInFilter, df.UUIDFilter):
     """UUIDs separated by commas."""
 
 
+@extend_schema_field({"type": "array", "items": {"type": "string"}})
+class ByKey(df.ModelMultipleChoiceFilter):
+    """Another record by its natural key; several may be given."""
+
+
 class RecordFilter(df.FilterSet):
     """Filters by field; times with ``__gte`` and ``__lt``."""
 
 
-def by(key: str, queryset: Any, field: str | None = None) -> df.ModelMultipleChoiceFilter:
+def by(key: str, queryset: Any, field: str | None = None) -> ByKey:
     """A filter by another record's natural key; several may be given."""
-    return df.ModelMultipleChoiceFilter(queryset=queryset, to_field_name=key, field_name=field)
+    return ByKey(queryset=queryset, to_field_name=key, field_name=field)
 
 
 def choices(values: type[models.TextChoices] | Any) -> df.MultipleChoiceFilter:
@@ -44,7 +50,7 @@ def filters_of(model: type[models.Model], fields: dict[str, list[str]], **declar
     is_uuid = isinstance(model._meta.pk, models.UUIDField)
     meta = type("Meta", (), {"model": model, "fields": lookups})
     for name, declared_filter in declared.items():
-        if isinstance(declared_filter, df.ModelMultipleChoiceFilter):
+        if isinstance(declared_filter, ByKey):
             key = declared_filter.extra["to_field_name"]
             declared_filter.field_name = f"{declared_filter.field_name or name}__{key}"
     members = {"id": (UuidIn if is_uuid else IdIn)(field_name="id"), **declared, "Meta": meta}

@@ -133,7 +133,7 @@ def record_meta(
 
 def username() -> serializers.SlugRelatedField:
     """A user by name, only shown."""
-    return serializers.SlugRelatedField(slug_field="username", read_only=True)
+    return serializers.SlugRelatedField(slug_field="username", read_only=True, allow_null=True)
 
 
 @extend_schema_field(OpenApiTypes.OBJECT)

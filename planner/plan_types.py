@@ -37,6 +37,7 @@ class PlanNode:
     network_gb_s: float = 50.0  # per GPU, one direction
     allowed_engines: tuple[str, ...] = ("vllm", "tensorrt_llm")
     tenant: str = ""  # empty: shared
+    gpu_memory_gib: float | None = None  # of one GPU, as its driver reports it; None: the catalogue's
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,16 @@ class Subject:
     ledger: MemoryLedger
 
 
-def resolve_settings(model_ref: str, gpu_name: str, settings: dict[str, Any]) -> ResolvedSettings:
-    """Fill in an engine's defaults for a model on a GPU; raises PlannerError (unsupported, malformed)."""
+def resolve_settings(
+    model_ref: str, gpu_name: str, settings: dict[str, Any], memory_gib: float | None = None
+) -> ResolvedSettings:
+    """Fill in an engine's defaults for a model on a GPU; ``memory_gib`` as its driver reports it.
+
+    Raises PlannerError (unsupported, malformed).
+    """
     from planner.engines import resolve, support
 
-    model, gpu = model_spec(model_ref), catalog.get_gpu(gpu_name)
+    model, gpu = model_spec(model_ref), catalog.with_reported_memory(catalog.get_gpu(gpu_name), memory_gib)
     wanted = from_json(EngineSettings, settings, "settings")
     answer = support(model, gpu, wanted)
     if not answer.ok:
@@ -57,9 +62,9 @@ def subject(deployment: Deployment) -> Subject:
 
     model = model_spec(deployment.model_ref)
     kind = deployment.node.node_type.gpu_model
-    gpu = catalog.get_gpu(kind.name)
+    gpu = catalog.with_reported_memory(catalog.get_gpu(kind.name), kind.memory_gib)
     resolved = from_json(ResolvedSettings, deployment.settings, "settings")
-    return Subject(model, gpu, resolved, ledger(model, gpu, resolved, total_gib=kind.memory_gib))
+    return Subject(model, gpu, resolved, ledger(model, gpu, resolved))
 
 
 def step_model(what: Subject, calibrations: tuple[CalibrationFactor, ...] | None = None) -> StepModel:

@@ -79,7 +79,8 @@ def create_deployment(
     if any(not 0 <= index < node.node_type.gpus for index in indexes):
         raise ValidationError({"gpu_indexes": f"{node} has the GPUs 0 to {node.node_type.gpus - 1}."})
     try:
-        resolved = prediction.resolve_settings(model_ref, node.node_type.gpu_model.name, wanted)
+        kind = node.node_type.gpu_model
+        resolved = prediction.resolve_settings(model_ref, kind.name, wanted, kind.memory_gib)
     except PlannerError as error:
         raise ValidationError({"settings": str(error)}) from error
     row = Deployment(

@@ -89,6 +89,7 @@ def plan_node(node: Node, busy: tuple[int, ...] = ()) -> PlanNode:
         network_gb_s=kind.network_gb_s,
         allowed_engines=tuple(node.allowed_engines),
         tenant=node.tenant,
+        gpu_memory_gib=kind.gpu_model.memory_gib,
     )
 
 

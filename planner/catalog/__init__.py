@@ -1,6 +1,13 @@
 """Facts with a source each: GPUs, node types, prices, models, traces."""
 
-from planner.catalog.gpus import get_gpu, get_node_type, list_gpus, list_node_types, measured_matmul
+from planner.catalog.gpus import (
+    get_gpu,
+    get_node_type,
+    list_gpus,
+    list_node_types,
+    measured_matmul,
+    with_reported_memory,
+)
 from planner.catalog.models import (
     ModelSource,
     PublishedParams,
@@ -39,4 +46,5 @@ __all__ = [
     "model_source",
     "price_facts",
     "published_params",
+    "with_reported_memory",
 ]

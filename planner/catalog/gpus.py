@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Literal, cast
 
@@ -53,6 +54,11 @@ def _lookup() -> dict[str, str]:
 def list_gpus() -> tuple[GpuSpec, ...]:
     """Every GPU of the catalogue, in the order of the file."""
     return tuple(_gpus().values())
+
+
+def with_reported_memory(gpu: GpuSpec, total_gib: float | None) -> GpuSpec:
+    """``gpu`` with the memory that its driver reports, where that is known; None leaves the catalogue's."""
+    return gpu if total_gib is None else replace(gpu, total_gib=total_gib, total_gib_evidence="measured")
 
 
 def get_gpu(name: str) -> GpuSpec:

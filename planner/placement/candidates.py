@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 
-from planner.catalog import get_gpu, get_model
+from planner.catalog import get_gpu, get_model, with_reported_memory
 from planner.catalog.types import GpuSpec
 from planner.economics.cost import ServedLoad, break_even_utilisation, throughput_factors, workload_cost
 from planner.economics.energy import energy_usd_per_hour, power_w
@@ -19,19 +19,24 @@ from planner.economics.operations import operations_use
 from planner.economics.types import CostBreakdown, GpuHourPrice
 from planner.engines import EngineName, EngineSettings, resolve, support
 from planner.errors import PlannerError, UnsupportedError
-from planner.memory import fewer_sequences, ledger
+from planner.memory import fewer_sequences
 from planner.models.spec import ModelSpec
 from planner.placement.fleet import fits_shape
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes, variants
-from planner.placement.sizing import Instance, Size, at_planned_load, carries, lightest, size
+from planner.placement.sizing import Instance, Size, at_planned_load, carries, demand_per_s, instance, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.types import Lengths, Performance, SloTarget
-from planner.steptime import build
 from planner.units import HOURS_PER_MONTH
 
 TUNING_GAIN = 1.02  # a knob is turned only for a gain of 2 % or more: defaults are what people run
 MAX_REPLICAS = 5000
+
+
+def gpu_of_nodes(name: str, nodes: Iterable[PlanNode]) -> GpuSpec:
+    """The GPU ``name`` with the least memory that any of its ``nodes`` reports: a plan must fit on each of them."""
+    reported = [node.gpu_memory_gib for node in nodes if node.gpu == name and node.gpu_memory_gib is not None]
+    return with_reported_memory(get_gpu(name), min(reported, default=None))
 
 
 def gpu_pools(request: PlanRequest) -> dict[str, tuple[PlanNode, ...]]:
@@ -59,7 +64,7 @@ def candidates(
     for gpu_name, nodes in (gpu_pools(request) if pools is None else pools).items():
         if on_gpu is not None:
             on_gpu(gpu_name)
-        gpu = get_gpu(gpu_name)
+        gpu = gpu_of_nodes(gpu_name, nodes)
         usable = tuple(node for node in nodes if workload.site in ("", node.site))
         for engine in EngineName:
             if engine.value not in workload.allowed_engines:
@@ -133,27 +138,25 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
     if not able.ok:
         return replace(blank, reasons=able.reasons)
     try:
-        instance = _instance(context, settings)
-        if not instance.memory.fits:
-            reasons = instance.memory.reasons or ("It does not fit into the memory of the GPU.",)
-            return replace(
-                blank, status="infeasible", reasons=reasons, settings=instance.resolved, memory=instance.memory
-            )
-        instance, sized, settings, tuned = _tuned(context, settings, instance)
+        made = _instance(context, settings)
+        if not made.memory.fits:
+            reasons = made.memory.reasons or ("It does not fit into the memory of the GPU.",)
+            return replace(blank, status="infeasible", reasons=reasons, settings=made.resolved, memory=made.memory)
+        made, sized, settings, tuned = _tuned(context, settings, made)
     except UnsupportedError as error:
         return replace(blank, status="no_data", reasons=(str(error),))
     except PlannerError as error:
         return replace(blank, status="infeasible", reasons=(str(error),))
-    blank = replace(blank, settings=instance.resolved, memory=instance.memory, evidence=instance.step.evidence)
+    blank = replace(blank, settings=made.resolved, memory=made.memory, evidence=made.step.evidence)
     if sized.share <= 0:
-        return replace(blank, status="infeasible", reasons=(_misses_slo(context, instance),))
+        return replace(blank, status="infeasible", reasons=(_misses_slo(context, made),))
     replicas = replicas_needed(sized.share, workload.n_plus_1)
     if replicas > MAX_REPLICAS:
         reason = f"It would take {replicas:,} replicas: one carries {sized.rate_per_s:.3g} requests/s within the SLO."
         return replace(blank, status="infeasible", reasons=(reason,))
     warnings = support(context.model, context.gpu, settings).warnings
-    notes = tuned + _planning_notes(sized) + warnings + instance.memory.notes
-    return _priced(context, blank, instance, sized, replicas, notes)
+    notes = tuned + _planning_notes(sized) + warnings + made.memory.notes
+    return _priced(context, blank, made, sized, replicas, notes)
 
 
 def _instance(context: _Context, settings: EngineSettings) -> Instance:
@@ -163,9 +166,7 @@ def _instance(context: _Context, settings: EngineSettings) -> Instance:
     if not resolved.enable_chunked_prefill and settings.max_num_batched_tokens is None:
         # a prompt must fit one step: an operator has to raise the limit
         resolved = replace(resolved, max_num_batched_tokens=max(resolved.max_num_batched_tokens, prompt))
-    memory = ledger(context.model, context.gpu, resolved)
-    step = build(context.model, context.gpu, resolved, calibrations=context.request.calibrations)
-    return Instance(context.model, resolved, memory, step)
+    return instance(context.model, context.gpu, resolved, context.request)
 
 
 def _tuned(
@@ -200,18 +201,18 @@ def _tuned(
 
 
 def _priced(
-    context: _Context, blank: Candidate, instance: Instance, sized: Size, replicas: int, notes: tuple[str, ...]
+    context: _Context, blank: Candidate, made: Instance, sized: Size, replicas: int, notes: tuple[str, ...]
 ) -> Candidate:
     workload, request = context.workload, context.request
-    performance = at_planned_load(instance, workload, context.outputs, replicas, request.seed)
+    performance = at_planned_load(made, workload, context.outputs, replicas, request.seed)
     gpus = replicas * blank.gpus_per_replica
-    watts = _watts(context, instance, performance, gpus)
+    watts = _watts(context, made, performance, gpus)
     electricity = None
     if watts is not None and request.energy is not None:
         electricity = energy_usd_per_hour(watts, gpus, request.energy)
     use = operations_use(
-        instance.resolved.engine,
-        instance.resolved.trt_backend,
+        made.resolved.engine,
+        made.resolved.trt_backend,
         replicas=replicas,
         gpus_per_replica=blank.gpus_per_replica,
         revisions_per_month=workload.revisions_per_month,
@@ -220,10 +221,10 @@ def _priced(
     cost = workload_cost(
         price=context.price,
         gpus=gpus,
-        load=_served(context, instance, performance, sized, replicas),
+        load=_served(context, made, performance, sized, replicas),
         operations=use,
         operations_costs=request.operations,
-        engine=instance.resolved.engine.value,
+        engine=made.resolved.engine.value,
         energy_usd_per_hour=electricity,
     )
     cost = replace(cost, break_even_utilisation=_break_even(context, sized, gpus, replicas))
@@ -261,48 +262,42 @@ def _break_even(context: _Context, sized: Size, gpus: int, replicas: int) -> Dec
     )
 
 
-def _served(context: _Context, instance: Instance, performance: Performance, sized: Size, replicas: int) -> ServedLoad:
+def _served(context: _Context, made: Instance, performance: Performance, sized: Size, replicas: int) -> ServedLoad:
     workload = context.workload
     capacity = sized.rate_per_s * replicas
-    demand = performance.req_per_s if workload.load.kind != "open" else _open_rate(workload, performance)
-    if workload.load.kind == "offline":
-        demand = capacity / (sized.share * replicas)
+    demand = demand_per_s(workload)
     return ServedLoad(
-        req_per_s=demand * workload.mean_load_share,
+        req_per_s=(performance.req_per_s if demand is None else demand) * workload.mean_load_share,
         input_tokens=workload.input_tokens.expected,
         output_tokens=context.outputs.expected if context.generates else 0.0,
         capacity_req_per_s=capacity,
         hours=workload.hours_per_month,
-        prefill_time_share=_prefill_share(context, instance, performance),
+        prefill_time_share=_prefill_share(context, made, performance),
         throughput_80=throughput_factors(sized.rate_per_s, sized.band),
     )
 
 
-def _open_rate(workload: PlanWorkload, performance: Performance) -> float:
-    return workload.load.rate_per_s if workload.load.arrival != "trace" else performance.req_per_s
-
-
-def _prefill_share(context: _Context, instance: Instance, performance: Performance) -> float:
+def _prefill_share(context: _Context, made: Instance, performance: Performance) -> float:
     """Share of GPU time that prompts take: one prefill against the decode steps of one answer at the mean batch."""
     tokens = context.workload.input_tokens.expected * (1 - context.workload.load.prefix_hit)
-    prefill = instance.step.mixed_ms(max(1, round(tokens)), 0, 0.0)
+    prefill = made.step.mixed_ms(max(1, round(tokens)), 0, 0.0)
     if not context.generates:
         return 1.0
     batch = max(1, round(performance.mean_batch))
     answer = context.outputs.expected
     kv = context.workload.input_tokens.expected + answer / 2
-    decode = answer * instance.step.decode_ms(batch, kv) / batch
+    decode = answer * made.step.decode_ms(batch, kv) / batch
     return prefill / (prefill + decode) if prefill + decode > 0 else 0.5
 
 
-def _watts(context: _Context, instance: Instance, performance: Performance, gpus: int) -> float | None:
-    replicas = gpus // instance.resolved.gpus
+def _watts(context: _Context, made: Instance, performance: Performance, gpus: int) -> float | None:
+    replicas = gpus // made.resolved.gpus
     return power_w(
         context.gpu,
         context.model,
-        weights_gib_per_gpu=instance.memory.weights_gib,
-        kv_bytes_per_token_per_gpu=instance.memory.kv_bytes_per_token,
-        gpus=instance.resolved.gpus,
+        weights_gib_per_gpu=made.memory.weights_gib,
+        kv_bytes_per_token_per_gpu=made.memory.kv_bytes_per_token,
+        gpus=made.resolved.gpus,
         output_tok_per_s=performance.output_tok_per_s / replicas if context.generates else 0.0,
         total_tok_per_s=performance.total_tok_per_s / replicas,
         mean_batch=performance.mean_batch,
@@ -316,9 +311,9 @@ def _extra(cost: CostBreakdown, replicas: int) -> Decimal:
     return (beyond / HOURS_PER_MONTH / replicas).quantize(Decimal("0.000001"))
 
 
-def _misses_slo(context: _Context, instance: Instance) -> str:
-    """Why no load at all meets the SLO, with the figure of an almost idle instance."""
-    best = lightest(instance, context.workload, context.outputs, context.request.seed)
+def _misses_slo(context: _Context, made: Instance) -> str:
+    """Why no load at all meets the SLO, with the figure of an almost idle made."""
+    best = lightest(made, context.workload, context.outputs, context.request.seed)
     values = {"ttft": best.ttft_ms, "tpot": best.tpot_ms, "itl": best.tpot_ms, "e2e": best.e2e_ms}
     broken = []
     for target in context.workload.slo:

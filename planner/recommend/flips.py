@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from planner.catalog import get_gpu, get_model
+from planner.catalog import get_model
 from planner.errors import PlannerError
-from planner.memory import ledger
-from planner.placement.sizing import Instance, demand_per_s, size
+from planner.placement.sizing import Instance, demand_per_s, instance, size
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.verdict import ENGINE_LABEL, engine_of
 from planner.serving.types import Lengths
-from planner.steptime import build
 
 GRID = 81
 FINE_STEPS = 24
@@ -274,11 +272,7 @@ def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanReque
 def _instance(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance:
     if candidate.settings is None:
         raise ValueError(f"{candidate.id} has no settings")
-    model, gpu = get_model(workload.model), get_gpu(candidate.gpu)
-    memory = ledger(model, gpu, candidate.settings)
-    return Instance(
-        model, candidate.settings, memory, build(model, gpu, candidate.settings, calibrations=request.calibrations)
-    )
+    return instance(get_model(workload.model), get_gpu(candidate.gpu), candidate.settings, request)
 
 
 def _resized(
@@ -290,11 +284,11 @@ def _resized(
     if get_model(workload.model).task != "generate":
         outputs = Lengths("fixed", value=1)
     for candidate in top:
-        instance = instances[candidate.id]
-        if not instance.memory.fits:
+        made = instances[candidate.id]
+        if not made.memory.fits:
             continue
         try:
-            sized = size(instance, workload, outputs, request.seed)
+            sized = size(made, workload, outputs, request.seed)
         except PlannerError:
             continue
         if sized.share > 0:

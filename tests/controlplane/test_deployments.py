@@ -21,11 +21,13 @@ from controlplane.inventory.models import Node
 from controlplane.jobs import observing, running
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import request_cancel
+from controlplane.planning import mapping
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import upload_model
 from planner.errors import UnsupportedError
 from planner.jsonio import from_json, to_json
+from planner.placement.candidates import gpu_of_nodes
 from planner.serving.types import Performance
 from runners.contracts import (
     LAUNCH_TASK,
@@ -538,3 +540,18 @@ def test_m19_search_gate_and_start_up_check_ask_one_ledger(deployment: Deploymen
     said_at_start(deployment, kv_gib=1.0)
     assert asked == ["gate and check"] * 2
     assert search.ledger is real, "the search of candidates imports the very same function"
+
+
+def test_memory_as_the_driver_reports_it_reaches_search_and_gate(deployment: Deployment) -> None:
+    kind = deployment.node.node_type.gpu_model
+    kind.memory_gib = 40.0
+    kind.save()
+    deployment.refresh_from_db()
+    assert prediction.subject(deployment).ledger.total_gib == 40.0
+    node = mapping.plan_node(deployment.node)
+    assert gpu_of_nodes(kind.name, [node]).total_gib == 40.0
+    kind.memory_gib = 16.0
+    kind.save()
+    deployment.refresh_from_db()
+    with pytest.raises(ValidationError, match="does not fit"):
+        services._check_fits(deployment)

@@ -13,6 +13,7 @@ from functools import partial
 
 from planner.catalog import get_model
 from planner.errors import PlannerError
+from planner.placement.candidates import gpu_of_nodes
 from planner.placement.sizing import Instance, demand_per_s, instance, size
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
@@ -272,7 +273,7 @@ def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanReque
 def _instance(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance:
     if candidate.settings is None:
         raise ValueError(f"{candidate.id} has no settings")
-    return instance(get_model(workload.model), get_gpu(candidate.gpu), candidate.settings, request)
+    return instance(get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes), candidate.settings, request)
 
 
 def _resized(

@@ -522,7 +522,7 @@ def test_emulated_start_up_facts_are_marked(deployment: Deployment) -> None:
 
 def test_m19_search_gate_and_start_up_check_ask_one_ledger(deployment: Deployment, monkeypatch: Any) -> None:
     import planner.memory as memory
-    from planner.placement import candidates as search
+    from planner.placement import sizing as search
 
     asked: list[str] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from controlplane.dashboard import figures, fmt, gpumap
 from controlplane.dashboard.chart import Chart
@@ -95,6 +95,26 @@ class WorkloadRow:
         """Parameters whose change flips the answer, each with its place on the searched range."""
         points = self.verdict.get("flip_points") or ()
         return [{**point, **flip_places(point)} for point in points if point.get("value") is not None]
+
+    @property
+    def probe_query(self) -> str:
+        """Query that fills the form of a deployment with the candidate whose probe would settle a close verdict."""
+        words = str(self.verdict.get("probe") or "")
+        named = [c for c in (self.other, self.chosen) if c and fmt.engine_label(engine_of(c)) in words]
+        candidate = (named or [self.chosen])[0]
+        if not words or not candidate or not candidate.get("settings"):
+            return ""
+        precision = str(candidate["id"]).rsplit("/", 1)[-1]
+        fields = {
+            "engine": engine_of(candidate),
+            "model": self.workload.get("model"),
+            "gpu": candidate["gpu"],
+            "tp": candidate["settings"].get("tp", 1),
+            "precision": precision,
+            "max_model_len": candidate["settings"].get("max_model_len"),
+            "workload": self.name,
+        }
+        return urlencode(fields)
 
     @property
     def steady(self) -> list[Json]:
@@ -267,7 +287,7 @@ def margin_bar(verdict: Json) -> MarginBar | None:
 
 
 def flip_places(point: Json) -> dict[str, float]:
-    """Where today's value and the flip lie on the searched range, 0..100; logarithmic when the range starts above zero."""
+    """Where today's value and the flip lie on the searched range, 0..100; logarithmic over a wide range above zero."""
     low, high = (float(end) for end in point["searched"])
     scale = math.log if low > 0 and high / low > 10 else float
 

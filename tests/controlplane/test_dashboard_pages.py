@@ -280,6 +280,17 @@ def test_probe_button_measures_the_stated_load(sample: dict[str, Any], admin_pag
     assert wrong.headers["Location"] == f"/deployments/{row.pk}/"
 
 
+def test_probe_to_settle_fills_the_form(sample: dict[str, Any], admin_page: Client) -> None:
+    body = admin_page.get(f"/plans/{sample['plan'].pk}/").content.decode()
+    links = re.findall(r'href="(/deployments/new/\?[^"]+)"', body)
+    assert len(links) == 2
+    form = admin_page.get(links[0].replace("&amp;", "&")).content.decode()
+    assert 'value="meta-llama/Llama-3.3-70B-Instruct"' in form
+    assert re.search(r'<option value="fp8" selected>', form)
+    assert re.search(r"<option[^>]* selected>osl-h200-01</option>", form)
+    assert re.search(r"<option[^>]* selected>support-chat</option>", form)
+
+
 def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_page: Client) -> None:
     from django.utils import timezone
 

@@ -18,6 +18,7 @@ from controlplane.dashboard.pages import act, actor, page, paginate, sentence, s
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.deployments import probing, services
 from controlplane.deployments.models import Deployment, Validation
+from controlplane.inventory.models import Node
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import model_choices
 from planner.errors import PlannerError
@@ -71,7 +72,7 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 @page(Role.OPERATOR)
 def create(request: HttpRequest) -> HttpResponse:
     """A deployment by hand: one engine on GPUs of one node, outside any plan."""
-    form = DeploymentForm(request.POST or None)
+    form = DeploymentForm(request.POST or None, initial=_asked_for(request))
     if request.method == "POST" and form.is_valid():
         try:
             record = services.create_deployment(actor=actor(request), **form.arguments())
@@ -81,6 +82,17 @@ def create(request: HttpRequest) -> HttpResponse:
             return redirect("dashboard:deployment", record.pk)
     context = {"form": form, "models": model_choices()}
     return show(request, "dashboard/deployment_new.html", context, status=422 if form.errors else 200)
+
+
+def _asked_for(request: HttpRequest) -> dict[str, Any]:
+    """Form values named in the URL; a GPU picks the first active node that has it, a workload goes by its name."""
+    wanted: dict[str, Any] = {key: value for key, value in request.GET.items() if key in DeploymentForm.base_fields}
+    gpu, workload = request.GET.get("gpu", ""), wanted.pop("workload", "")
+    if gpu:
+        wanted["node"] = Node.objects.filter(state=Node.State.ACTIVE, node_type__gpu_model__name=gpu).first()
+    if workload:
+        wanted["workload"] = Workload.objects.filter(name=workload).first()
+    return wanted
 
 
 @act

@@ -123,7 +123,7 @@ def _load(row: dict[str, str]) -> dict[str, Any] | None:
     if row["load_type"] == "request_rate" and rate:
         return {"kind": "open", "rate_per_s": rate, **({"requests": prompts} if prompts else {})}
     if row["load_type"] == "all_at_once" and prompts:
-        return {"kind": "offline", "requests": prompts}
+        return {"kind": "closed", "concurrency": prompts, "requests": prompts}
     return None
 
 

@@ -55,7 +55,6 @@ from planner.steptime.kernel import step_ms
 (
     F_NOW,
     F_CUR_MS,
-    F_CUR_FIRST_MS,
     F_CUR_NEW,
     F_CUR_KV,
     F_KV_SUM,
@@ -71,7 +70,7 @@ from planner.steptime.kernel import step_ms
     F_FRONT_DONE,
     F_RECEIVED,
     F_COUNT,
-) = range(18)
+) = range(17)
 
 # per-slot integers
 S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
@@ -129,27 +128,21 @@ OK, STUCK, RECORDS_FULL = range(3)
 @numba.njit(cache=True)
 def iteration_ms(
     tables: tuple, pp: int, budget: int, new: float, prompts: float, pairs: float, batch: float, kv: float
-) -> tuple[float, float]:
-    """Time until the next iteration can begin, and until this one's prompts have their first token.
+) -> float:
+    """Time of one iteration.
 
-    With pipeline stages the batch is split into ``pp`` micro-batches that follow each other at a stage's distance; a
-    sequence gets one token per passage, so an iteration lasts at least one passage of its own micro-batch.
+    With pipeline stages as many micro-batches are under way as there are stages, one after the other. One that carries
+    a prompt chunk comes out of the last stage only after its whole passage, and the first stage waits for it: a turn
+    of all micro-batches lasts as long as its slowest passage.
     """
     if pp <= 1:
-        whole = step_ms(*tables, new, prompts, pairs, batch, kv)
-        return whole, whole
+        return step_ms(*tables, new, prompts, pairs, batch, kv)
     parts = max(1.0, min(float(pp), batch))
-    decode = step_ms(*tables, 0.0, 0.0, 0.0, batch / parts, kv / parts) if batch > 0.0 else 0.0
     if new <= 0.0:
-        return max(decode * parts / pp, decode), decode
+        return step_ms(*tables, 0.0, 0.0, 0.0, batch / parts, kv / parts)
     chunks = max(1.0, min(float(pp), np.ceil(new / budget)))
     per_chunk = max(1.0, prompts / chunks)
-    mixed = step_ms(*tables, new / chunks, per_chunk, pairs / chunks, batch / parts, kv / parts)
-    rest = max(0.0, parts - chunks) * decode if batch > 0.0 else 0.0
-    turn = (chunks * mixed + rest) / pp
-    if batch > 0.0:
-        return max(turn, decode), max(mixed, turn)
-    return max(turn, mixed), mixed
+    return step_ms(*tables, new / chunks, per_chunk, pairs / chunks, batch / parts, kv / parts)
 
 
 @numba.njit(cache=True)
@@ -477,10 +470,9 @@ def advance(
         batch = decodes + ghosts
         planned = batch > 0 or prompts > 0
         plan_ms = 0.0
-        plan_first_ms = 0.0
         if planned:
             ghost_kv = ghosts * (step_kv / decodes if decodes > 0 else 1.0)
-            plan_ms, plan_first_ms = iteration_ms(
+            plan_ms = iteration_ms(
                 tables, pp, budget_per_step, new, float(prompts), pairs, float(batch), step_kv + ghost_kv
             )
 
@@ -490,7 +482,6 @@ def advance(
             ints[I_NOW_VALID] = 1
             ints[I_SIDE] = side
             floats[F_CUR_MS] = plan_ms
-            floats[F_CUR_FIRST_MS] = plan_first_ms
             ints[I_CUR_DECODES] = decodes
             ints[I_CUR_PROMPTS] = prompts
             ints[I_CUR_PREEMPTED] = preempted_now
@@ -583,12 +574,10 @@ def advance(
                 floats[F_KV_SUM] += gain * decodes * steps
                 floats[F_NOW] = now + total_ms
                 floats[F_CUR_KV] += gain * decodes * steps
-                floats[F_CUR_MS], floats[F_CUR_FIRST_MS] = iteration_ms(
+                floats[F_CUR_MS] = iteration_ms(
                     tables, pp, budget_per_step, 0.0, 0.0, 0.0, float(decodes), floats[F_CUR_KV]
                 )
-                plan_ms, plan_first_ms = iteration_ms(
-                    tables, pp, budget_per_step, 0.0, 0.0, 0.0, float(decodes), floats[F_KV_SUM]
-                )
+                plan_ms = iteration_ms(tables, pp, budget_per_step, 0.0, 0.0, 0.0, float(decodes), floats[F_KV_SUM])
                 step_kv = floats[F_KV_SUM]
                 now = floats[F_NOW]
                 while ints[I_HEAP] > 0 and heap_key[0] <= ints[I_COUNTER]:
@@ -622,7 +611,7 @@ def advance(
             _add_itl(itl_hist, gap, ints[I_CUR_DECODES])
         floats[F_FRONT_DONE] = front_start + sending
         lag = front_start - end_ms + 0.5 * sending
-        token_ms = now + floats[F_CUR_FIRST_MS] + lag
+        token_ms = end_ms + lag
         for i in range(ints[I_FIRST0 + cur]):
             slot = firsts[cur, i]
             if times[slot, T_FIRST] < 0.0:
@@ -632,8 +621,7 @@ def advance(
             times[slot, T_LAST] = token_ms
         for i in range(ints[I_FIN0 + cur]):
             slot = finishing[cur, i]
-            last_ms = end_ms + lag if times[slot, T_FIRST] < token_ms else token_ms
-            client_ms = last_ms + delays[Q_RESPONSE]
+            client_ms = token_ms + delays[Q_RESPONSE]
             row = ints[I_DONE]
             records[row, R_SEND] = times[slot, T_SEND]
             records[row, R_TTFT] = times[slot, T_FIRST] + delays[Q_RESPONSE] - times[slot, T_SEND]
@@ -660,7 +648,6 @@ def advance(
         if planned:
             ints[I_SIDE] = side
             floats[F_CUR_MS] = plan_ms
-            floats[F_CUR_FIRST_MS] = plan_first_ms
             ints[I_CUR_DECODES] = decodes
             ints[I_CUR_PROMPTS] = prompts
             ints[I_CUR_PREEMPTED] = preempted_now

@@ -18,7 +18,7 @@ from planner.serving.arrivals import RequestSet, request_set
 from planner.serving.engine import Instance, InstanceRules
 from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
-from planner.steptime.types import StepModel
+from planner.steptime.types import FrontEnd, StepModel
 
 TIMELINE_ROWS = 2048
 Router = Literal["round_robin", "least_loaded"]
@@ -82,7 +82,7 @@ def simulate(
             )
         requests = _clip(requests, resolved.max_model_len)
     return run_requests(
-        step,
+        _as_reached(step, load),
         rules,
         requests,
         slo=slo,
@@ -209,6 +209,17 @@ def _timeline(engine: Instance) -> Timeline:
         kv_used=rows[:, k.L_USED] / pool,
         live_kv=rows[:, k.L_LIVE] / (pool * engine.rules.policy.block_tokens),
     )
+
+
+def _as_reached(step: StepModel, load: Load) -> StepModel:
+    """The front end that ``load`` meets: none for an offline batch, which calls the engine's library; one message for
+    every ``stream_interval`` tokens."""
+    if load.kind == "offline":
+        return replace(step, front_end=FrontEnd(0.0, 0.0, 0.0, 0.0))
+    if load.stream_interval > 1:
+        front = step.front_end
+        return replace(step, front_end=replace(front, chunk_ms=front.chunk_ms / load.stream_interval))
+    return step
 
 
 def _clip(requests: RequestSet, limit: int) -> RequestSet:

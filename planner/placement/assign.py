@@ -21,17 +21,21 @@ class Assigned:
     moves: int
 
 
+_Parts = tuple[tuple[int, tuple[int, ...]], ...]  # (node, GPU indexes)
+
+
 @dataclass(frozen=True, slots=True)
 class _Today:
     choice: int
-    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    replica: int
+    parts: _Parts
 
 
 def assign(problem: Problem, counts: Counts) -> Assigned:
     """Largest replicas first, each into the tightest bin; replicas that run today stay where they can."""
     nodes = list(problem.request.nodes)
     today = _today(problem)
-    placed: dict[int, list[tuple[tuple[int, tuple[int, ...]], ...]]] = defaultdict(list)
+    placed: dict[int, list[tuple[_Parts, int | None]]] = defaultdict(list)
     missed: Counter[int] = Counter()
     purchased: list[PlanNode] = []
     kept = 0
@@ -53,8 +57,8 @@ def assign(problem: Problem, counts: Counts) -> Assigned:
         while result[1] and staying:  # what stays may fragment the class: let the smallest go first
             staying = _without_smallest(problem, staying)
             result = _fill(problem, room, wanted, staying)
-        for index, parts in result[0]:
-            placed[index].append(parts)
+        for index, parts, replica in result[0]:
+            placed[index].append((parts, replica))
         missed += result[1]
         kept += result[2]
     return Assigned(_placements(problem, placed, nodes), tuple(purchased), missed, len(today) - kept)
@@ -62,16 +66,16 @@ def assign(problem: Problem, counts: Counts) -> Assigned:
 
 def _fill(
     problem: Problem, room: Room, wanted: Counter[int], staying: list[_Today]
-) -> tuple[list[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]], Counter[int], int]:
+) -> tuple[list[tuple[int, _Parts, int | None]], Counter[int], int]:
     room = room.copy()
     left = Counter(wanted)
-    done = []
+    done: list[tuple[int, _Parts, int | None]] = []
     kept = 0
     for item in staying:
         if left[item.choice] and _take_all(room, item.parts):
             left[item.choice] -= 1
             kept += 1
-            done.append((item.choice, item.parts))
+            done.append((item.choice, item.parts, item.replica))
     missed: Counter[int] = Counter()
     for index in sorted(left, key=lambda i: (-problem.choices[i].gpus, i)):
         for number in range(left[index]):
@@ -79,11 +83,11 @@ def _fill(
             if parts is None:
                 missed[index] = left[index] - number
                 break
-            done.append((index, parts))
+            done.append((index, parts, None))
     return done, missed, kept
 
 
-def _take_all(room: Room, parts: tuple[tuple[int, tuple[int, ...]], ...]) -> bool:
+def _take_all(room: Room, parts: _Parts) -> bool:
     if len(parts) == 1:
         return room.take_exact(*parts[0])
     trial = room.copy()
@@ -107,10 +111,7 @@ def _today(problem: Problem) -> list[_Today]:
     for item in problem.request.current:
         if item.node in node_of:
             parts.setdefault((item.candidate_id, item.replica), []).append((node_of[item.node], item.gpu_indexes))
-    return [
-        _Today(by_id[candidate], tuple(found)) if candidate in by_id else _Today(-1, tuple(found))
-        for (candidate, _), found in parts.items()
-    ]
+    return [_Today(by_id.get(name, -1), replica, tuple(found)) for (name, replica), found in parts.items()]
 
 
 def _new_node(problem: Problem, group: NodeClass, bought: list[PlanNode], number: int) -> PlanNode:
@@ -124,13 +125,17 @@ def _new_node(problem: Problem, group: NodeClass, bought: list[PlanNode], number
 
 
 def _placements(
-    problem: Problem, placed: dict[int, list[tuple[tuple[int, tuple[int, ...]], ...]]], nodes: list[PlanNode]
+    problem: Problem, placed: dict[int, list[tuple[_Parts, int | None]]], nodes: list[PlanNode]
 ) -> tuple[Placement, ...]:
+    """Concrete placements; a replica that stays keeps its number, others take the numbers left, by node name."""
     found = []
     for index in sorted(placed):
         candidate = problem.choices[index].candidate
-        ordered = sorted(placed[index], key=lambda parts: (nodes[parts[0][0]].name, parts[0][1]))
-        for replica, parts in enumerate(ordered):
+        taken = {replica for _, replica in placed[index] if replica is not None}
+        numbers = (i for i in range(len(placed[index]) + len(taken)) if i not in taken)
+        ordered = sorted(placed[index], key=lambda entry: (nodes[entry[0][0][0]].name, entry[0][0][1]))
+        numbered = [(next(numbers) if replica is None else replica, parts) for parts, replica in ordered]
+        for replica, parts in sorted(numbered):
             for node, indexes in parts:
                 found.append(
                     Placement(candidate.workload, candidate.id, replica, nodes[node].name, tuple(sorted(indexes)))

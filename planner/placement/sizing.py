@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner.catalog.types import GpuSpec
 from planner.engines.types import ResolvedSettings
 from planner.evidence import Interval
+from planner.memory import ledger
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.placement.encoder import largest_encoder_load, simulate_encoder
-from planner.plan_types import PlanWorkload
+from planner.plan_types import PlanRequest, PlanWorkload
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
 from planner.serving.sizing import largest_load
 from planner.serving.types import LargestLoad, Lengths, Load, Performance
+from planner.steptime import build
 from planner.steptime.types import StepModel
 
 CLIFF_MARGIN = 0.9  # near saturation a small error is a long queue: plan on this share of the largest load
@@ -29,6 +32,15 @@ class Instance:
     resolved: ResolvedSettings
     memory: MemoryLedger
     step: StepModel
+
+
+def instance(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, request: PlanRequest) -> Instance:
+    """Memory and step times of ``resolved``, with the calibrations of the request.
+
+    Raises UnsupportedError when there is nothing to predict the speed from.
+    """
+    memory = ledger(model, gpu, resolved)
+    return Instance(model, resolved, memory, build(model, gpu, resolved, calibrations=request.calibrations))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,14 @@ from planner.economics.operations import (
 from planner.engines import EngineName, EngineSettings, as_loaded, resolve, support
 from planner.errors import PlannerError
 from planner.fragmentation import kv_waste
-from planner.memory import ledger
 from planner.models.sharding import total_weights_bytes
-from planner.placement.sizing import Instance
+from planner.placement.candidates import gpu_of_nodes
+from planner.placement.sizing import instance
 from planner.plan_types import Baseline, Candidate, PlanRequest, PlanWorkload, RuleOfThumb
 from planner.recommend.verdict import engine_of
 from planner.serving.arrivals import request_set
 from planner.serving.predict import predict
 from planner.serving.types import Load
-from planner.steptime import build
 from planner.units import GIB
 
 Outcome = Literal["confirmed", "refuted", "mixed", "not_testable"]
@@ -105,21 +104,20 @@ def _density(request: PlanRequest, pairs: list[tuple[PlanWorkload, Candidate, Ca
 def _closed_rate(workload: PlanWorkload, candidate: Candidate, request: PlanRequest, streams: int) -> float | None:
     if candidate.settings is None or get_model(workload.model).task != "generate":
         return None
-    model, gpu = get_model(workload.model), get_gpu(candidate.gpu)
+    model, gpu = get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes)
     resolved = candidate.settings
     if resolved.max_num_seqs < streams:
         resolved = replace(resolved, max_num_seqs=streams)
-    memory = ledger(model, gpu, resolved)
-    if not memory.fits:
+    made = instance(model, gpu, resolved, request)
+    if not made.memory.fits:
         return None
-    instance = Instance(model, resolved, memory, build(model, gpu, resolved, calibrations=request.calibrations))
     load = Load("closed", concurrency=streams, requests=3 * streams, prefix_hit=workload.load.prefix_hit)
     try:
         found = predict(
-            instance.step,
+            made.step,
             model,
             resolved,
-            memory,
+            made.memory,
             load,
             workload.input_tokens,
             workload.output_tokens,

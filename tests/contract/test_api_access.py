@@ -50,7 +50,7 @@ def test_a_first_token_for_name_and_password(client: Any, viewer: User) -> None:
         return client.post(f"{V1}/tokens/provision/", body, content_type="application/json")
 
     assert ask(networks=["127.0.0.0/8"]).status_code == 201
-    assert "name" in str(problem(ask(), 400, "validation"))
+    assert "already exists" in problem(ask(), 400, "validation")["detail"]
     body = problem(ask(password="guessed-wrong", name="b"), 401, "not-authenticated")
     assert "guessed-wrong" not in str(body)
     problem(ask(networks=["everywhere"], name="c"), 400, "validation")
@@ -63,7 +63,8 @@ def test_guessing_passwords_locks_the_account(client: Any, viewer: User, setting
     for password in ("a", "b", "c"):
         client.post(f"{V1}/tokens/provision/", {**body, "password": password}, content_type="application/json")
     locked = client.post(f"{V1}/tokens/provision/", {**body, "password": PASSWORD}, content_type="application/json")
-    problem(locked, 401, "not-authenticated")
+    assert "locked" in problem(locked, 429, "throttled")["detail"]
+    assert locked["Retry-After"] == "900"
 
 
 def test_a_read_only_token_reads_and_asks_the_planner(operator: User, client_of: Callable[..., APIClient]) -> None:

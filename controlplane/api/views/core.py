@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import authenticate
 from django.db.models import Q, QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import ScopedRateThrottle
@@ -158,8 +159,11 @@ class ProvisionView(ApiMixin, APIView):
         values = dict(form.validated_data)
         name, password = values.pop("username"), values.pop("password")
         user = authenticate(request._request, username=name, password=password)
+        if getattr(request._request, "axes_locked_out", False):
+            request._request.axes_locked_out = False  # type: ignore[attr-defined] # answered here, as a problem
+            raise Throttled(wait=settings.AXES_COOLOFF_TIME * 3600, detail="Too many failures; the account is locked.")
         if not isinstance(user, User):
-            raise AuthenticationFailed("The name or the password is wrong, or the account is locked for now.")
+            raise AuthenticationFailed("The name or the password is wrong.")
         row, token = tokens.create_token(actor=user, user=user, networks=tuple(values.pop("networks", ())), **values)
         return _new_token(row, token)
 

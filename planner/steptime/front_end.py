@@ -12,6 +12,7 @@ clients of a closed loop in step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.steptime.types import FrontEnd
@@ -26,11 +27,16 @@ class HostTime:
 
 
 _ASYNC = HostTime(fixed_ms=0.16, per_sequence_ms=0.0012)
-_VLLM_SYNC = HostTime(fixed_ms=1.2, per_sequence_ms=0.012)
+# vLLM 0.12.0, Qwen3-32B on 2-8 H100: 1.8, 3.0, 4.2 and 6.9 ms above the kernels at 8, 32, 64 and 128 streams, at any
+# TP.
+_VLLM_SYNC = HostTime(fixed_ms=1.5, per_sequence_ms=0.042)
 _VLLM_OLD = HostTime(
-    fixed_ms=2.5, per_sequence_ms=0.03
-)  # before the V1 engine: scheduler, sampler and output in one thread
+    fixed_ms=2.5, per_sequence_ms=0.05
+)  # before the V1 engine: scheduler, sampler, output in one thread
 _TRT_SYNC = HostTime(fixed_ms=0.8, per_sequence_ms=0.006)
+# TensorRT-LLM 1.0, Llama-3.1-8B on 2, 4, 8 H100: above the kernels 0.2 + 0.005 b, 0.2 + 0.02 b, 0.35 + 0.028 b ms at
+# batch b, nothing on one GPU: the ranks agree on each step's requests in Python.
+_TRT_RANKS = HostTime(fixed_ms=0.1, per_sequence_ms=0.0095)
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
@@ -50,10 +56,16 @@ def version_tuple(version: str) -> tuple[int, ...]:
 
 def host_time(resolved: ResolvedSettings) -> HostTime:
     """Host time per step of this engine and version."""
+    if resolved.engine is EngineName.TENSORRT_LLM:
+        base = _ASYNC if resolved.async_scheduling else _TRT_SYNC
+        first_python_release = version_tuple(resolved.version)[:2] == (1, 0)
+        doublings = log2(resolved.tp) if first_python_release else 0.0
+        return HostTime(
+            base.fixed_ms + doublings * _TRT_RANKS.fixed_ms,
+            base.per_sequence_ms + doublings * _TRT_RANKS.per_sequence_ms,
+        )
     if resolved.async_scheduling:
         return _ASYNC
-    if resolved.engine is EngineName.TENSORRT_LLM:
-        return _TRT_SYNC
     return _VLLM_OLD if version_tuple(resolved.version) < (0, 8) else _VLLM_SYNC
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+SERVICES_REQUIRED = os.environ.get("TONNAGE_REQUIRE_SERVICES", "") not in ("", "0")
 
 
 @pytest.fixture
@@ -17,3 +21,23 @@ def data_dir(tmp_path: Path, settings: Any) -> Path:
     settings.STATIC_ROOT = folder / "static"
     settings.WHITENOISE_AUTOREFRESH = True  # no scan of every static file for each test client
     return folder
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """With TONNAGE_REQUIRE_SERVICES=1 nothing may be skipped: a test that cannot run has failed."""
+    outcome = yield
+    report = outcome.get_result()
+    if SERVICES_REQUIRED and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, but TONNAGE_REQUIRE_SERVICES is set: {report.longrepr}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """The same for a whole module that skips itself."""
+    outcome = yield
+    report = outcome.get_result()
+    if SERVICES_REQUIRED and report.outcome == "skipped":
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} was skipped, but TONNAGE_REQUIRE_SERVICES is set: {report.longrepr}"

@@ -100,6 +100,8 @@ def as_text(request: PlanRequest, result: PlanResult) -> str:
             for b in result.baselines
         ]
         blocks.append(table(("Simpler rules", "$/hour", "served", "replicas left out"), rows))
+    if result.runways:
+        blocks.append("Months ahead\n" + "\n".join(runway.sentence for runway in result.runways))
     rules = [(rule.claim, rule.verdict.replace("_", " "), rule.sentence) for rule in result.rules]
     blocks.append("Rules of thumb\n" + "\n".join(f"- {claim} {verdict}: {text}" for claim, verdict, text in rules))
     blocks += [f"Note: {note}" for note in result.notes]

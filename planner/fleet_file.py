@@ -37,7 +37,7 @@ MAX_TRACE_SAMPLES = 20_000
 MAX_NODES = 20_000
 _TOP = (
     "name", "mode", "sites", "pools", "workloads", "purchase", "limits", "operations", "api_prices", "calibrations",
-    "current", "time_limit_s", "seed",
+    "current", "time_limit_s", "seed", "price_erosion_per_year", "lead_time_months",
 )  # fmt: skip
 _POOL = (
     "name", "site", "node_type", "gpu", "gpus", "nvlink_domain", "count", "price", "state", "busy_gpus", "tenant",
@@ -98,10 +98,19 @@ def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
         limits=from_json(PurchaseLimits, top["limits"], "limits") if "limits" in top else None,
         operations=_operations(top.get("operations", {})),
         api_prices=_records(ApiPrice, top, "api_prices"),
+        price_erosion_per_year=_share(top, "price_erosion_per_year"),
+        lead_time_months=from_json(float, top.get("lead_time_months", 3.0), "lead_time_months"),
     )
 
 
 _MODE = get_type_hints(PlanRequest)["mode"]
+
+
+def _share(top: Mapping[str, Any], key: str) -> float:
+    value = from_json(float, top.get(key, 0.0), key)
+    if not 0 <= value < 1:
+        raise InputError("must be at least 0 and below 1", field=key, value=value)
+    return value
 
 
 def _records(kind: Any, top: Mapping[str, Any], key: str) -> tuple:

@@ -16,6 +16,7 @@ from planner.plan_types import Candidate, PlanRequest, PlanResult, PlanWorkload,
 from planner.recommend.flips import flip_points
 from planner.recommend.router import router_config
 from planner.recommend.rules import rules_of_thumb
+from planner.recommend.runway import outlook
 from planner.recommend.verdict import verdict
 
 SIZING_SHARE = 0.7  # of the progress bar
@@ -46,6 +47,7 @@ def make_plan(
     )
     before, after = _fragmentation(request, found, placement)
     usd = _placed_usd(request, placement)
+    months, runways = outlook(request, found, placement.placements, placement.purchased_nodes)
     steps.say(1.0, "Done")
     return PlanResult(
         request_name=request.name,
@@ -68,6 +70,8 @@ def make_plan(
         purchased_nodes=placement.purchased_nodes,
         baselines=placement.baselines,
         rules=rules,
+        months=months,
+        runways=runways,
         router_config=router_config(request, found, placement.placements),
     )
 
@@ -130,6 +134,10 @@ def _check_workload(workload: PlanWorkload, path: str) -> None:
     if not 0 < workload.mean_load_share <= 1:
         raise InputError(
             "must be above 0 and at most 1", field=f"{path}.mean_load_share", value=workload.mean_load_share
+        )
+    if not -0.5 <= workload.growth_per_month <= 1:
+        raise InputError(
+            "must be between -0.5 and 1", field=f"{path}.growth_per_month", value=workload.growth_per_month
         )
     for j, target in enumerate(workload.slo):
         if target.limit_ms <= 0:

@@ -64,6 +64,7 @@ class PlanWorkload:
     spread: bool = False  # replicas over different failure domains
     hours_per_month: float = 730.0
     mean_load_share: float = 1.0  # mean of demand over the month / the peak planned for
+    growth_per_month: float = 0.0  # of the demand, compound: 0.05 is five percent a month
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class PlanRequest:
     limits: PurchaseLimits | None = None
     operations: OperationsCosts = field(default_factory=OperationsCosts)
     api_prices: tuple[ApiPrice, ...] = ()  # for the break-even
+    price_erosion_per_year: float = 0.0  # by how much GPUs bought or rented later are cheaper, compound
+    lead_time_months: float = 3.0  # from order to service
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,27 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class MonthView:
+    """One month ahead: what the grown demand needs on the candidates chosen today. Month 0 is today."""
+
+    month: int
+    gpus_needed: dict[str, int]  # by GPU
+    gpus_at_hand: dict[str, int]
+    usd_per_month: Decimal  # GPUs needed; those beyond what is at hand at the eroded price
+
+
+@dataclass(frozen=True, slots=True)
+class Runway:
+    """When one kind of GPU runs out, and what to order when. ``full_in_months`` None: not within the months looked at."""
+
+    gpu: str
+    full_in_months: int | None
+    order_in_months: float | None  # 0: now, or it is late already
+    gpus_short: int  # in the last month looked at
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class RuleOfThumb:
     """A claim of the field, held against this fleet and these workloads."""
 
@@ -283,4 +307,6 @@ class PlanResult:
     purchased_nodes: tuple[PlanNode, ...] = ()  # nodes that the plan buys; placements may name them
     baselines: tuple[Baseline, ...] = ()
     rules: tuple[RuleOfThumb, ...] = ()
+    months: tuple[MonthView, ...] = ()
+    runways: tuple[Runway, ...] = ()
     router_config: str = ""  # LiteLLM proxy config.yaml that spreads the workloads over the planned endpoints

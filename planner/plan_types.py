@@ -263,7 +263,7 @@ class MonthView:
 
 @dataclass(frozen=True, slots=True)
 class Runway:
-    """When one kind of GPU runs out, and what to order when. ``full_in_months`` None: not within the months looked at."""
+    """When one kind of GPU runs out, and what to order when. ``full_in_months`` None: not in the months looked at."""
 
     gpu: str
     full_in_months: int | None

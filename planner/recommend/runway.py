@@ -86,7 +86,8 @@ def _runway(request: PlanRequest, gpu: str, views: Sequence[MonthView]) -> Runwa
         sentence = f"{gpu}: {last} of {at_hand} GPUs in {views[-1].month} months; it lasts."
         return Runway(gpu, None, None, 0, sentence)
     order = max(0.0, full - request.lead_time_months)
-    when = "now" if order <= 0 else f"in {math.floor(order)} months"
+    whole = math.floor(order)
+    when = "now" if order <= 0 else f"in {whole} month{'' if whole == 1 else 's'}"
     sentence = (
         f"{gpu}: the {at_hand} GPUs at hand are not enough from month {full} on. Order {when} (lead time "
         f"{request.lead_time_months:g} months); {short} more are needed by month {views[-1].month}."

@@ -29,7 +29,7 @@ def test_gpus_grow_with_the_demand_and_run_out() -> None:
     assert views[3].usd_per_month == Decimal("11680.00")
     assert runways[0].full_in_months == 4
     assert runways[0].order_in_months == pytest.approx(1.0)
-    assert "Order in 1 months (lead time 3 months)" in runways[0].sentence
+    assert "Order in 1 month (lead time 3 months)" in runways[0].sentence
 
 
 def test_late_order_is_now() -> None:

@@ -13,7 +13,7 @@ from django.db.models import Count, QuerySet
 from django.urls import reverse
 from django.utils import timezone
 
-from controlplane.dashboard import gpumap, planview, selectors
+from controlplane.dashboard import gpumap, planrow, planview, selectors
 from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu, GpuModel, Node, Price
 from controlplane.planning.models import PlacementRow, Plan
@@ -112,7 +112,7 @@ def holdings(plan: Plan | None) -> list[Holding]:
     for row in PlacementRow.objects.filter(plan=plan, node__isnull=False):
         indexes = tuple(index for index in row.gpu_indexes if (row.node_id, index) not in taken)
         if indexes:
-            engine = planview.engine_of({"id": row.candidate_id}) or ""
+            engine = planrow.engine_of({"id": row.candidate_id}) or ""
             held.append(Holding(row.node_id, indexes, row.workload_name, engine, "planned", url))  # type: ignore[arg-type]
     return held
 

@@ -25,6 +25,22 @@ EVIDENCE_LABELS = {
     "roofline": "Roofline",
     "emulated": "Emulated",
 }
+METRIC_WORDS = {
+    "output_tok_per_s": "Output",
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "itl_ms": "ITL",
+    "e2e_ms": "E2E",
+    "req_per_s": "Requests",
+    "weights_gib": "Weights",
+    "kv_gib": "KV cache",
+    "kv_tokens": "KV tokens",
+    "kv_blocks": "KV blocks",
+    "graph_gib": "CUDA graphs",
+    "activation_gib": "Activation",
+    "max_model_len": "Context",
+    "max_concurrency": "Full-length requests",
+}
 EVIDENCE_MEANING = {
     "measured": "Read from a probe of the running engine, or from the engine's own log.",
     "calibrated": "A prediction corrected by factors fitted from probes of this engine, GPU and model.",
@@ -97,13 +113,20 @@ def percent(share: Any, figures: int = 2) -> str:
 def signed_percent(share: Any) -> str:
     """A deviation: +4 %, −12 %."""
     number = as_float(share)
-    return "–" if number is None else f"{'+' if number >= 0 else ''}{percent(number)}"
+    if number is None:
+        return "–"
+    rounded = round(number, 4)
+    return "0 %" if rounded == 0 else f"{'+' if rounded > 0 else ''}{percent(rounded)}"
 
 
 def band(low: Any, high: Any, kind: str = "") -> str:
     """A band in words: 17.9–20.1, $5.37–$6.96, 12–33 %, −6 to 8 %; "to" where a minus would read as a dash."""
-    show = {"usd": money, "share": percent}.get(kind, lambda value: sig(value, strip=False))
-    first, last = show(low), show(high)
+    if kind == "usd":
+        first, last = money(low), money(high)
+    elif kind == "share":
+        first, last = percent(low), percent(high)
+    else:
+        first, last = sig(low, strip=False), sig(high, strip=False)
     if kind == "share":
         first = first.removesuffix(" %")
     return f"{first} to {last}" if "−" in first + last else f"{first}–{last}"

@@ -10,7 +10,6 @@ from controlplane.inventory.models import ENGINES, Node
 from controlplane.planning.models import Scenario
 from controlplane.workloads.models import PRECISIONS, SloTarget, Workload
 from planner import catalog
-from planner.engines.types import EngineName, EngineSettings
 from runners.contracts import ProbeLoad
 
 ENGINE_CHOICES = [("vllm", "vLLM"), ("tensorrt_llm", "TensorRT-LLM")]
@@ -191,47 +190,6 @@ class ScenarioForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         self.fields["mode"].choices = Scenario.Mode.choices  # type: ignore[attr-defined]
         plain_numbers(self)
-
-
-class MemoryForm(forms.Form):
-    """Any model on any GPU with any settings: what fits?"""
-
-    model = forms.CharField(max_length=200, initial="Qwen/Qwen3-32B")
-    gpu = forms.ChoiceField(label="GPU")
-    engine = forms.ChoiceField(choices=ENGINE_CHOICES)
-    tp = forms.TypedChoiceField(choices=[(n, str(n)) for n in (1, 2, 4, 8, 16)], coerce=int, label="TP", initial=1)
-    pp = forms.TypedChoiceField(choices=[(n, str(n)) for n in (1, 2, 4, 8)], coerce=int, label="PP", initial=1)
-    precision = forms.ChoiceField(choices=[(p, PRECISION_WORDS.get(p, p)) for p in PRECISIONS])
-    kv_cache_dtype = forms.ChoiceField(choices=[("auto", "auto"), ("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8")],
-                                       label="KV cache")  # fmt: skip
-    max_model_len = forms.IntegerField(required=False, min_value=1, max_value=20_000_000, label="Context")
-    share = forms.FloatField(required=False, min_value=0.05, max_value=1.0, label="Memory share")
-    max_num_seqs = forms.IntegerField(required=False, min_value=1, max_value=65_536, label="Sequences at once")
-    max_num_batched_tokens = forms.IntegerField(required=False, min_value=1, max_value=4_194_304, label="Tokens a step")
-    max_loras = forms.IntegerField(required=False, min_value=0, max_value=512, label="Adapters loaded")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["gpu"].choices = [(name, name) for name in gpu_names()]  # type: ignore[attr-defined]
-        self.fields["gpu"].initial = catalog.get_gpu("H100").name
-        plain_numbers(self)
-        self.fields["share"].widget.attrs["placeholder"] = "default"
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_loras"):
-            self.fields[name].widget.attrs["placeholder"] = "default"
-        self.fields["model"].widget.attrs.update({"list": "models", "autocomplete": "off", "spellcheck": "false"})
-
-    def settings(self) -> EngineSettings:
-        """The planner's settings; blank fields are left to the engine."""
-        data = self.cleaned_data
-        engine = EngineName(data["engine"])
-        vllm = engine is EngineName.VLLM
-        return EngineSettings(
-            engine=engine, tp=data["tp"], pp=data["pp"], precision=data["precision"],
-            kv_cache_dtype=data["kv_cache_dtype"], max_model_len=data["max_model_len"],
-            gpu_memory_utilization=data["share"] if vllm else None,
-            free_gpu_memory_fraction=None if vllm else data["share"], max_num_seqs=data["max_num_seqs"],
-            max_num_batched_tokens=data["max_num_batched_tokens"], max_loras=data["max_loras"] or 0,
-        )  # fmt: skip
 
 
 class ProbeForm(forms.Form):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.dashboard import fmt, planview
-from controlplane.dashboard.planview import Json
+from controlplane.dashboard import fmt, planrow, planview
+from controlplane.dashboard.planrow import Json
 
 
-def side_by_side(row: planview.WorkloadRow) -> list[dict[str, Any]]:
+def side_by_side(row: planrow.WorkloadRow) -> list[dict[str, Any]]:
     """The chosen candidate and the runner-up, line by line; a cell is an engine, a text or an interval."""
     pair = (row.chosen, row.other)
 
@@ -24,7 +24,7 @@ def side_by_side(row: planview.WorkloadRow) -> list[dict[str, Any]]:
     return [
         {
             "word": "Engine",
-            "cells": [{"engine": planview.engine_of(c)} if c else {"text": "none can serve it"} for c in pair],
+            "cells": [{"engine": planrow.engine_of(c)} if c else {"text": "none can serve it"} for c in pair],
         },
         {"word": "GPUs", "cells": text(lambda c: f"{c['replicas']} × {c['gpus_per_replica']} {c['gpu']}")},
         {"word": "Parallelism", "cells": text(lambda c: fmt.parallelism(c.get("settings")))},
@@ -34,12 +34,12 @@ def side_by_side(row: planview.WorkloadRow) -> list[dict[str, Any]]:
         {"word": "TPOT p50", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"))},
         *_objectives(row),
         {"word": "Output", "unit": "tok/s", "cells": interval(lambda c: of(c, "output_tok_per_s_80"))},
-        {"word": "Cost", "unit": "$ / M tok", "cells": interval(planview.usd_per_mtok, "usd")},
+        {"word": "Cost", "unit": "$ / M tok", "cells": interval(planrow.usd_per_mtok, "usd")},
         {"word": "Month", "unit": "$", "cells": text(lambda c: fmt.money((c.get("cost") or {}).get("usd_per_month")))},
     ]
 
 
-def _objectives(row: planview.WorkloadRow) -> list[dict[str, Any]]:
+def _objectives(row: planrow.WorkloadRow) -> list[dict[str, Any]]:
     """Each objective with what both candidates are predicted to reach."""
     lines = []
     for target in sorted(row.workload.get("slo", ()), key=lambda slo: slo["metric"], reverse=True):
@@ -47,7 +47,7 @@ def _objectives(row: planview.WorkloadRow) -> list[dict[str, Any]]:
             ((c or {}).get("performance") or {}).get(f"{target['metric']}_ms", None) for c in (row.chosen, row.other)
         ]
         cells = [{"text": f"{fmt.sig(v[target['stat']])} ms" if v else "–"} for v in values]
-        lines.append({"word": f"SLO: {planview.slo_word(target)}", "cells": cells})
+        lines.append({"word": f"SLO: {planrow.slo_word(target)}", "cells": cells})
     return lines
 
 
@@ -77,5 +77,5 @@ def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str
     return {"totals": totals, "pairs": pairs}
 
 
-def _choice(row: planview.WorkloadRow | None) -> tuple[Any, ...]:
+def _choice(row: planrow.WorkloadRow | None) -> tuple[Any, ...]:
     return (row.verdict.get("chosen"), row.nodes) if row else ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Prefetch, Q, QuerySet
 
-from controlplane.dashboard import planview
+from controlplane.dashboard import planrow, planview
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun, Validation
 from controlplane.inventory.models import Site
 from controlplane.jobs.models import Job
@@ -42,7 +42,7 @@ def workload_list(params: Mapping[str, str]) -> QuerySet[Workload]:
     return rows
 
 
-def verdicts_of(plan: Plan | None) -> dict[str, planview.WorkloadRow]:
+def verdicts_of(plan: Plan | None) -> dict[str, planrow.WorkloadRow]:
     """Rows of a plan by workload name."""
     if plan is None or not plan.result or not plan.request:
         return {}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.dashboard import chart, figures, figures_load, fmt, gpumap, palette, plancompare, planview
+from controlplane.dashboard import chart, figures, figures_load, fmt, gpumap, palette, plancompare, planrow, planview
 from planner.jsonio import to_json
 from tests.controlplane import plan_fixture
 
@@ -18,7 +18,7 @@ REQUEST, RESULT = to_json(plan_fixture.plan_request()), to_json(plan_fixture.pla
 ROWS = planview.workload_rows(REQUEST, RESULT)
 
 
-def row(name: str) -> planview.WorkloadRow:
+def row(name: str) -> planrow.WorkloadRow:
     return next(row for row in ROWS if row.name == name)
 
 

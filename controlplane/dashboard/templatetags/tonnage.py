@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.dashboard import fmt, icons, pages, planview
+from controlplane.dashboard import fmt, icons, pages, planrow
 
 register = template.Library()
 _ids = itertools.count(1)
@@ -175,13 +175,10 @@ def state(name: str | None, word: str = "") -> SafeString:
     )
 
 
-METRIC_WORDS = {"output_tok_per_s": "Output", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E", "itl_ms": "ITL"}
-
-
 @register.filter
 def metric_words(name: str) -> str:
     """A metric's name for people."""
-    return METRIC_WORDS.get(name, name)
+    return fmt.METRIC_WORDS.get(name, name)
 
 
 @register.filter
@@ -271,7 +268,7 @@ def whisker(interval: Any, low: Any, high: Any) -> SafeString:
 @register.filter
 def load_words(workload: Any) -> str:
     """The load of a stored workload in words."""
-    return planview.load_words(
+    return planrow.load_words(
         {
             "kind": workload.load_kind, "rate_per_s": workload.rate_per_s, "arrival": workload.arrival,
             "concurrency": workload.concurrency, "requests": workload.requests,

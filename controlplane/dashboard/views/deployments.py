@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.core.models import Role
-from controlplane.dashboard import figures, phases, selectors
+from controlplane.dashboard import figures, fmt, phases, selectors
 from controlplane.dashboard.forms import DeploymentForm, ProbeForm
 from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
@@ -51,9 +51,7 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "probes": list(selectors.probes_of(record)[:20]),
         "facts": phases.memory_facts(record),
         "startup_checks": list(record.validations.filter(probe=None).order_by("metric")),
-        "probe_form": ProbeForm(initial=dataclasses.asdict(probing.planned_load(record)))
-        if record.state == "ready"
-        else None,
+        "probe_form": ProbeForm(initial=_planned_load(record)) if record.state == "ready" else None,
         "lines": list(record.job.log.order_by("-sequence")[:LOG_LINES])[::-1] if record.job else [],
         "emulated": record.emulated,
     }
@@ -143,23 +141,39 @@ def validation(request: HttpRequest) -> HttpResponse:
     return show(request, "dashboard/validation.html", context)
 
 
-METRIC_WORDS = {"output_tok_per_s": "Output", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E", "itl_ms": "ITL"}
+def _planned_load(record: Deployment) -> dict[str, Any]:
+    load = dataclasses.asdict(probing.planned_load(record))
+    return {**load, "rate_per_s": float(f"{load['rate_per_s']:.3g}")}
+
+
+CHARTS = {
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "output_tok_per_s": "Output",
+    "e2e_ms": "E2E",
+    "weights_gib": "Memory",
+    "kv_gib": "Memory",
+}
+"""Metrics that are drawn, and the chart on which each stands."""
 
 
 def _scatters(rows: Any) -> list[Any]:
-    by_metric: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_chart: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows[:2000]:
         deployment = row.deployment
-        by_metric.setdefault((row.metric, row.unit), []).append(
+        gpu = deployment.node.node_type.gpu_model.name
+        if row.metric not in CHARTS:
+            continue
+        by_chart.setdefault((CHARTS[row.metric], row.unit), []).append(
             {
-                "label": f"{deployment.name}, {deployment.node.node_type.gpu_model.name}",
+                "label": f"{fmt.METRIC_WORDS[row.metric]} of {deployment.name}, {gpu}",
                 "engine": deployment.planned_engine or deployment.engine,
                 "predicted": row.predicted, "low": row.low, "high": row.high, "measured": row.measured,
                 "emulated": row.emulated,
             }
         )  # fmt: skip
     return [
-        figures.predicted_measured(items, metric=METRIC_WORDS.get(metric, metric), unit=unit)
-        for (metric, unit), items in sorted(by_metric.items())
+        figures.predicted_measured(items, metric=word, unit=unit)
+        for (word, unit), items in by_chart.items()
         if any(item["predicted"] for item in items)
     ]

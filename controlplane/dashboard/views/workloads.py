@@ -13,7 +13,8 @@ from django.shortcuts import get_object_or_404, redirect
 from controlplane.core.models import Role
 from controlplane.dashboard import figures_load, memoryview, palette, selectors
 from controlplane.dashboard.chart import Chart
-from controlplane.dashboard.forms import MemoryForm, ModelUploadForm, SloFormSet, WorkloadForm
+from controlplane.dashboard.forms import ModelUploadForm, SloFormSet, WorkloadForm
+from controlplane.dashboard.memoryform import MemoryForm
 from controlplane.dashboard.pages import act, actor, page, paginate, show
 from controlplane.inventory.models import GpuModel
 from controlplane.workloads import services
@@ -208,8 +209,9 @@ def memory(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         try:
             spec = services.model_spec(form.cleaned_data["model"])
-            context["answer"] = memoryview.answer(spec, form.cleaned_data["gpu"], form.settings())
+            context["answer"] = memoryview.answer(spec, form)
         except PlannerError as error:
             context["error"] = error
+            form.blame(error)
     template = "dashboard/_memory_answer.html" if request.headers.get("HX-Request") else "dashboard/memory.html"
     return show(request, template, context)

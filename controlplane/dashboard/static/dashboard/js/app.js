@@ -50,11 +50,24 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
 
+  /* Outside HTTPS and localhost there is no clipboard: the text is selected instead, for Ctrl+C. */
+  const copyText = async (button) => {
+    const source = document.getElementById(button.dataset.copy);
+    getSelection().selectAllChildren(source);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Press Ctrl+C";
+    }
+  };
+
   document.addEventListener("click", (event) => {
-    const target = event.target.closest("[data-theme-switch], [data-csv], [data-dismiss], [data-add-row]");
+    const target = event.target.closest("[data-theme-switch], [data-csv], [data-copy], [data-dismiss], [data-add-row]");
     if (!target) return;
     if ("themeSwitch" in target.dataset) setTheme(isDark() ? "light" : "dark");
     else if (target.dataset.csv) downloadCsv(target);
+    else if (target.dataset.copy) copyText(target);
     else if ("dismiss" in target.dataset) target.closest(target.dataset.dismiss || ".toast").remove();
     else if (target.dataset.addRow) addRow(target.dataset.addRow);
   });

@@ -2,6 +2,7 @@
 
 from planner.memory.advise import advise, fewer_sequences, largest_context
 from planner.memory.cliff import PreemptionCliff, preemption_cliff
+from planner.memory.intervals import residual
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.memory.ledger import kv_tokens_from_gib, ledger
 from planner.memory.report import MemoryReport, memory_report
@@ -22,4 +23,5 @@ __all__ = [
     "ledger",
     "memory_report",
     "preemption_cliff",
+    "residual",
 ]

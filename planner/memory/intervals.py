@@ -50,6 +50,12 @@ RESIDUALS = (
 )  # fmt: skip
 
 
+def residual(engine: EngineName, evidence: Evidence) -> Residual:
+    """The row for ``evidence``; one without a row of its own takes the engine's extrapolated one."""
+    rows = {row.evidence: row for row in RESIDUALS if row.engine is engine}
+    return rows.get(evidence, rows[Evidence.EXTRAPOLATED])
+
+
 def kv_interval(
     resolved: ResolvedSettings,
     evidence: Evidence,
@@ -61,10 +67,9 @@ def kv_interval(
     """``kv_gib`` with its 80 % interval; ``unfitted_gib`` activation and memory outside torch.
 
     ``share_gib`` is what the engine's share would give where a fixed limit below it sets ``kv_gib``: that limit is
-    exact, the share is not. An evidence without a row of its own takes the engine's extrapolated one.
+    exact, the share is not.
     """
-    rows = {row.evidence: row for row in RESIDUALS if row.engine is resolved.engine}
-    half = rows.get(evidence, rows[Evidence.EXTRAPOLATED]).half_width_gib(unfitted_gib)
+    half = residual(resolved.engine, evidence).half_width_gib(unfitted_gib)
     if share_gib is not None and kv_gib < share_gib:
         return Interval(kv_gib, min(kv_gib, share_gib - half), kv_gib)
     return Interval(kv_gib, kv_gib - half, kv_gib + half)

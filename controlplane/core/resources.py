@@ -160,7 +160,7 @@ class RecordResource(resources.ModelResource):
         stored = None if is_create else type(instance)._default_manager.filter(pk=instance.pk).first()
         for record in filter(None, (stored, instance)):  # where it was, and where it goes
             self.check_access(actor, record)
-        save_record(instance, actor=actor)
+        save_record(instance, actor=actor, checked=True)  # clean_model_instances has checked it
         self.after_save_instance(instance, row, **kwargs)
 
     def check_access(self, actor: Actor, instance: models.Model) -> None:

@@ -40,10 +40,10 @@ def snapshot(record: models.Model) -> dict[str, Any]:
     return values
 
 
-def save_record(record: M, *, actor: Actor, expected_version: int | None = None, exclude: tuple[str, ...] = ()) -> M:
+def save_record(record: M, *, actor: Actor, expected_version: int | None = None, checked: bool = False) -> M:
     """Check and store one record and log the change; raises ValidationError or StaleVersionError.
 
-    ``expected_version`` is the version the caller read (If-Match); ``exclude`` names fields that are not checked.
+    ``expected_version`` is the version the caller read (If-Match); ``checked``: the caller has just run ``full_clean``.
     """
     with transaction.atomic():
         before = None
@@ -56,7 +56,8 @@ def save_record(record: M, *, actor: Actor, expected_version: int | None = None,
                     raise StaleVersionError(current, expected_version)
                 if current is not None:
                     record.version = current  # type: ignore[attr-defined]
-        record.full_clean(exclude=exclude)
+        if not checked:
+            record.full_clean()
         record.save()
         after = snapshot(record)
         if before is None:

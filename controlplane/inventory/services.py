@@ -78,8 +78,9 @@ def sync_gpus(*, actor: Actor, node: Node) -> int:
     held = set(node.gpus.values_list("index", flat=True))
     missing = [index for index in range(count) if index not in held]
     Gpu.objects.bulk_create(Gpu(node=node, index=index) for index in missing)
-    for gpu in node.gpus.filter(index__gte=count):
-        delete_record(gpu, actor=actor)
+    if any(index >= count for index in held):
+        for gpu in node.gpus.filter(index__gte=count):
+            delete_record(gpu, actor=actor)
     return len(missing)
 
 

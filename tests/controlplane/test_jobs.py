@@ -446,3 +446,26 @@ def test_validation_errors_of_a_run_are_shown(recorder: Recorder) -> None:
     running.run_job(str(job.pk))
     job.refresh_from_db()
     assert job.error == "The scenario has no workloads; add at least one."
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_is_away_never_loses_an_observation(
+    node_recorder: NodeRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from controlplane.jobs import tasks
+
+    job = submit("test.node", queue="node.n1")
+    failures = [OperationalError("database is locked"), OperationalError("server closed the connection")]
+    apply = observing.apply_observation
+
+    def flaky(message: dict) -> str:
+        if failures:
+            raise failures.pop()
+        return apply(message)
+
+    monkeypatch.setattr(tasks, "apply_observation", flaky)
+    monkeypatch.setattr(tasks, "retry_transient", lambda act: act())
+    tasks.observe.apply(args=[seen(job, 1, "discovered")])
+    assert failures == []
+    job.refresh_from_db()
+    assert job.state == Job.State.SUCCEEDED

@@ -12,10 +12,11 @@ from runners.contracts import AdoptCommand, DiscoverCommand, LaunchCommand, Obse
 from runners.discovery import discover_gpus, discover_host
 from runners.errors import EngineExitedError, RunnerError
 from runners.hosts import process
-from runners.launching import gone, repeat_state
+from runners.launching import repeat_state
 from runners.node import Node, Reporter
 from runners.state import Handle, ProbeRecord
 from runners.stopping import halt
+from runners.waiting import gone
 
 NODE_HEARTBEAT_S = 15.0
 LOOK_S = 2.0

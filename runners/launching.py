@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from planner.jsonio import from_json, to_json
@@ -13,23 +13,17 @@ from runners.engines.base import EngineAdapter, shorten
 from runners.engines.registry import adapter_for
 from runners.errors import (
     CommandRefusedError,
-    EngineExitedError,
-    LaunchCancelledError,
-    ReadyTimeoutError,
     RunnerError,
     WorkerStoppingError,
 )
 from runners.hosts import process
-from runners.hosts.follow import LogFollower, run_lines
+from runners.hosts.follow import run_lines
 from runners.node import Node, Reporter
-from runners.probe.readiness import Answer, generate_one, list_model
+from runners.probe.readiness import Answer
 from runners.probe.scrape import fetch_text, read_cache_info
 from runners.state import LIVE_STATES, Handle
+from runners.waiting import LOG_LINES_AT_ONCE, gone, wait_ready
 
-POLL_S = 0.2
-ASK_EVERY_S = 1.0
-LOG_LINES_AT_ONCE = 40
-SILENCE_S = 60.0
 STOP_GRACE_S = 10.0
 
 
@@ -53,7 +47,8 @@ def launch(command: LaunchCommand, node: Node) -> None:
                 return
             adapter = adapter_for(command.launch)
             handle = _take_up(command, node, handle, reporter) or _start(command, node, adapter, reporter)
-            _wait_ready(handle, command, node, adapter, reporter)
+            answer = wait_ready(handle, command, node, adapter, reporter)
+            _report_ready(handle, node, adapter, reporter, answer)
         except WorkerStoppingError:
             return
         except RunnerError as error:
@@ -95,21 +90,6 @@ def repeat_state(handle: Handle, node: Node, reporter: Reporter) -> None:
 def _ready_payload(handle: Handle) -> dict[str, Any]:
     startup = from_json(StartupFacts, handle.startup) if handle.startup else None
     return {"base_url": handle.base_url, "pid": handle.pid, "command_line": handle.argv, "startup": startup}
-
-
-def gone(handle: Handle, node: Node) -> EngineExitedError:
-    """Why an engine that should live does not."""
-    if handle.boot_id and handle.process is not None and not process.same_boot(handle.process):
-        return EngineExitedError("The node was restarted; the engine went with it.", "Launch the deployment again.")
-    adapter = adapter_for(_command(handle).launch)
-    record = process.read_exit(node.store.exit_path(handle.deployment_id))
-    lines = run_lines(node.store.log_path(handle.deployment_id))
-    failure = adapter.explain_failure(lines, record.returncode if record else None)
-    return EngineExitedError(failure.reason, failure.remedy)
-
-
-def _command(handle: Handle) -> LaunchCommand:
-    return from_json(LaunchCommand, handle.command)
 
 
 def _take_up(command: LaunchCommand, node: Node, handle: Handle | None, reporter: Reporter) -> Handle | None:
@@ -166,93 +146,6 @@ def _start(command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter:
         lines=plan.notes,
     )  # fmt: skip
     return handle
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What was seen of the start so far."""
-
-    phase: str = "starting"
-    progress: float = 0.02
-    last_line: str = ""
-    last_line_at: float = 0.0
-    noted_at: float = 0.0
-    detail: str = ""
-
-
-def _wait_ready(handle: Handle, command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter: Reporter) -> None:
-    follower = LogFollower(node.store.log_path(handle.deployment_id))
-    seen = _Progress(last_line_at=time.monotonic())
-    waited = max(time.time() - handle.started_at, 0.0)
-    deadline = time.monotonic() + max(command.launch.ready_timeout_s - waited, 0.0)
-    next_ask = 0.0
-    while True:
-        _read_log(follower, adapter, reporter, seen)
-        if not process.is_alive(handle.process):
-            raise _exited(handle, node)
-        if time.monotonic() >= next_ask:
-            answer = _ask(handle, command, deadline)
-            if answer.ready:
-                break
-            seen.detail = answer.detail
-            next_ask = time.monotonic() + ASK_EVERY_S
-        if time.monotonic() >= deadline:
-            raise _too_late(command, seen)
-        _note_silence(reporter, seen)
-        reporter.heartbeat()
-        node.pause(POLL_S)
-    _read_log(follower, adapter, reporter, seen)
-    _report_ready(handle, node, adapter, reporter, answer)
-
-
-def _note_silence(reporter: Reporter, seen: _Progress) -> None:
-    quiet_s = time.monotonic() - max(seen.last_line_at, seen.noted_at)
-    if quiet_s < SILENCE_S:
-        return
-    seen.noted_at = time.monotonic()
-    silent_s = time.monotonic() - seen.last_line_at
-    reporter.emit("progress", phase=f"{seen.phase} (no word for {silent_s:.0f} s)", progress=seen.progress)
-
-
-def _read_log(follower: LogFollower, adapter: EngineAdapter, reporter: Reporter, seen: _Progress) -> None:
-    lines = follower.new_lines()
-    if not lines:
-        return
-    seen.last_line, seen.last_line_at = lines[-1], time.monotonic()
-    changed = False
-    for line in lines:
-        for phase in adapter.phases:
-            if phase.progress > seen.progress and phase.pattern.search(line):
-                seen.phase, seen.progress, changed = phase.text, phase.progress, True
-    if changed:
-        shown = tuple(shorten(line) for line in lines[-LOG_LINES_AT_ONCE:])
-        reporter.emit("progress", phase=seen.phase, progress=seen.progress, lines=shown)
-
-
-def _ask(handle: Handle, command: LaunchCommand, deadline: float) -> Answer:
-    """Ask for the model, then for one token."""
-    listed = list_model(handle.base_url, command.launch.served_name)
-    if not listed.ready:
-        return listed
-    generated = generate_one(handle.base_url, command.launch.served_name, max(deadline - time.monotonic(), 1.0))
-    return listed if generated.ready else generated
-
-
-def _exited(handle: Handle, node: Node) -> RunnerError:
-    now = node.store.load(handle.deployment_id)
-    if now is not None and now.state in ("stopping", "stopped"):
-        return LaunchCancelledError("The deployment was stopped while it was starting.", "Launch it again when needed.")
-    return gone(handle, node)
-
-
-def _too_late(command: LaunchCommand, seen: _Progress) -> ReadyTimeoutError:
-    quiet_s = time.monotonic() - seen.last_line_at
-    missing = f", and {seen.detail}" if seen.detail else ""
-    return ReadyTimeoutError(
-        f"Not ready after {command.launch.ready_timeout_s:.0f} s: it was at '{seen.phase}'{missing}. "
-        f"Its log has been silent for {quiet_s:.0f} s; last line: {shorten(seen.last_line, 200) or 'none'}",
-        "If it was still making progress, raise the ready timeout; if it hangs, read its log and check the GPUs.",
-    )
 
 
 def _report_ready(handle: Handle, node: Node, adapter: EngineAdapter, reporter: Reporter, answer: Answer) -> None:

@@ -14,7 +14,6 @@ from runners.engines.registry import adapter_for
 from runners.errors import CommandRefusedError, ProbeError, RunnerError, WorkerStoppingError
 from runners.hosts import process
 from runners.hosts.process import ProcessIdentity
-from runners.launching import gone
 from runners.node import Node, Reporter
 from runners.probe import aiperf
 from runners.probe.lengths import check_lengths
@@ -22,6 +21,7 @@ from runners.probe.power import PowerSampler
 from runners.probe.readiness import embeds_only, list_model
 from runners.probe.scrape import Counters, fetch_text, read_counters
 from runners.state import Handle, ProbeRecord
+from runners.waiting import gone
 
 POLL_S = 0.5
 LOG_LIMIT_BYTES = 8 * 2**20
@@ -99,6 +99,10 @@ def _fail(record: ProbeRecord, node: Node, reporter: Reporter, error: RunnerErro
 
 def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter: Reporter) -> ProbeMetrics:
     check_load(command.load)
+    adapter = _adapter(command, handle)
+    if handle is not None:
+        name = adapter.listed_name(from_json(EngineLaunch, handle.command["launch"]))
+        command = replace(command, served_name=name)
     answer = list_model(command.base_url, command.served_name)
     if not answer.ready:
         if handle is not None and not process.is_alive(handle.process):
@@ -107,7 +111,6 @@ def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter:
     reporter.emulated = reporter.emulated or answer.emulated
     if command.load.endpoint == "completions" and embeds_only(command.base_url, command.served_name):
         command = replace(command, load=replace(command.load, endpoint="embeddings"))
-    adapter = _adapter(command, handle)
     tokenizer = _tokenizer(command, handle)
     length_note = check_lengths(
         command.base_url, command.served_name, tokenizer, adapter.tokenize_path, command.load.seed

@@ -80,6 +80,10 @@ class EngineAdapter(Protocol):
         """
         ...
 
+    def listed_name(self, launch: EngineLaunch) -> str:
+        """The name that /v1/models lists and requests must use."""
+        ...
+
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """What the engine said of itself while starting."""
         ...

@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from planner.engines.types import EngineName
+from planner.engines.types import DEFAULT_VERSION, EngineName
+from planner.engines.versions import at_least
 from runners.config import NodeConfig
 from runners.contracts import EngineLaunch, StartupFacts
 from runners.engines.base import Failure, MetricNames, Phase, ProcessPlan, check_launch
 from runners.engines.commands import engine_command, require_program, write_files
 from runners.engines.logs import FailurePattern, all_numbers, explain, last_number
+
+NAMED_SINCE = "1.3.0rc7"
 
 TENSORRT_METRICS = MetricNames(
     path="/prometheus/metrics",
@@ -161,6 +164,12 @@ class TensorRtAdapter:
         if launch.gpu_indexes:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.gpu_indexes))
         return ProcessPlan((program, *command.arguments), env, tokenizer=launch.model)
+
+    def listed_name(self, launch: EngineLaunch) -> str:
+        """The served name since 1.3.0rc7; before, the model id, or the base name of its folder."""
+        if at_least(launch.version or DEFAULT_VERSION[EngineName.TENSORRT_LLM], NAMED_SINCE):
+            return launch.served_name
+        return Path(launch.model).name if Path(launch.model).is_absolute() else launch.model
 
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """See ``EngineAdapter.parse_startup``."""

@@ -196,6 +196,10 @@ class VllmAdapter:
         }
         return ProcessPlan((program, *command.arguments), env, tokenizer=launch.model)
 
+    def listed_name(self, launch: EngineLaunch) -> str:
+        """See ``EngineAdapter.listed_name``."""
+        return launch.served_name
+
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """See ``EngineAdapter.parse_startup``."""
         return parse_vllm_startup(lines)

@@ -60,6 +60,10 @@ class VllmCpuAdapter:
         argv = (python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *arguments)
         return ProcessPlan(argv, env, tokenizer=str(model), notes=tuple(notes))
 
+    def listed_name(self, launch: EngineLaunch) -> str:
+        """See ``EngineAdapter.listed_name``."""
+        return launch.served_name
+
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """See ``EngineAdapter.parse_startup``."""
         return parse_vllm_startup(lines)

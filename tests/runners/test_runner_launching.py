@@ -110,15 +110,15 @@ def test_an_engine_that_exits_at_once(node: Node, sent: Recorder, launch_command
 
 
 def test_an_engine_that_hangs_in_loading(node: Node, sent: Recorder, launch_command: Make) -> None:
-    launching.launch(launch_command(faults={"hang_in_loading": True}, timeout_s=4.0), node)
+    launching.launch(launch_command(faults={"hang_in_loading": True}, timeout_s=8.0), node)
     reason, _ = failed(sent)
-    assert "Not ready after 4 s" in reason
+    assert "Not ready after 8 s" in reason
     assert "weights are loaded" in reason
     assert nothing_left(node)
 
 
 def test_an_engine_that_lists_the_model_but_does_not_generate(node: Node, sent: Recorder, launch_command: Make) -> None:
-    launching.launch(launch_command(faults={"refuse_generation": True}, timeout_s=5.0), node)
+    launching.launch(launch_command(faults={"refuse_generation": True}, timeout_s=12.0), node)
     reason, _ = failed(sent)
     assert "one generation answers 500" in reason
     assert nothing_left(node)

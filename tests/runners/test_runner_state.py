@@ -319,3 +319,16 @@ def test_a_host_without_gpus_is_described(node: Node, sent: Recorder, monkeypatc
     assert host.cpu_cores >= 1
     assert host.memory_total_mib > 256
     assert "emulated" in host.engines
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "listed"),
+    [
+        ("1.3.0rc20", "/models/llama", "q"),
+        ("1.1.0", "/models/llama", "llama"),
+        ("1.1.0", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+    ],
+)
+def test_older_tensorrt_llm_lists_the_models_own_name(version: str, model: str, listed: str) -> None:
+    launch = replace(LAUNCH, engine="tensorrt_llm", version=version, model=model)
+    assert adapter_for(launch).listed_name(launch) == listed

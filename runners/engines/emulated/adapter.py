@@ -46,6 +46,10 @@ class EmulatedAdapter:
         note = f"Emulated {spec.acts_as} {spec.version} on {spec.gpu}: its times are the planner's, not measured."
         return ProcessPlan((*argv, *address), {"PYTHONPATH": str(_REPOSITORY)}, tokenizer=str(tokenizer), notes=(note,))
 
+    def listed_name(self, launch: EngineLaunch) -> str:
+        """See ``EngineAdapter.listed_name``."""
+        return launch.served_name
+
     def parse_startup(self, lines: Iterable[str]) -> StartupFacts:
         """See ``EngineAdapter.parse_startup``."""
         parse = parse_vllm_startup if self.acts_as == "vllm" else parse_tensorrt_startup

@@ -240,7 +240,7 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
         "xaxis": axis(f"Predicted {word}", unit, showgrid=True, **kind),
         "yaxis": axis(f"Measured {word}", unit, **kind),
     }
-    return make(f"scatter-{metric.lower()}", metric, traces, figure_layout, columns, table)
+    return make(f"scatter-{metric.lower()}", metric, traces, figure_layout, columns, table, size="medium")
 
 
 def cost_by_workload(rows_in: Sequence[tuple[str, Any, Any]], *, ident: str = "cost-by-engine") -> Chart:

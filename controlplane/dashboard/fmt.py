@@ -171,11 +171,16 @@ def duration(seconds: Any) -> str:
 
 
 def ago(moment: dt.datetime | None, now: dt.datetime) -> str:
-    """How long before ``now``: "12 s ago", "3 h 20 min ago"; "never" for None."""
+    """How long before ``now``, in one unit: "12 s ago", "3 h ago"; "never" for None."""
     if moment is None:
         return "never"
-    seconds = (now - moment).total_seconds()
-    return "just now" if seconds < 2 else f"{duration(max(1, int(seconds)))} ago"
+    seconds = int((now - moment).total_seconds())
+    if seconds < 2:
+        return "just now"
+    size, unit = next(
+        (size, unit) for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")) if seconds >= size
+    )
+    return f"{seconds // size} {unit} ago"
 
 
 def engine_label(engine: str | None) -> str:

@@ -51,6 +51,11 @@ class Placed:
         """Its parallelism in words."""
         return fmt.parallelism(self.candidate.get("settings"))
 
+    @property
+    def arithmetic(self) -> list[tuple[str, str]]:
+        """What its figures were made of."""
+        return arithmetic(self.candidate)
+
 
 @dataclass(frozen=True)
 class WorkloadRow:
@@ -99,6 +104,11 @@ class WorkloadRow:
         if self.placed or self.chosen is None:
             return self.placed
         return (Placed(self.chosen, int(self.chosen["replicas"])),)
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether all that serves it has the same parallelism and precision."""
+        return len({(p.parallelism, (p.candidate.get("settings") or {}).get("precision")) for p in self.serving}) <= 1
 
     @property
     def hybrid(self) -> bool:

@@ -36,6 +36,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/<int:pk>/approve/", plans.approve, name="approve"),
     path("plans/<int:pk>/router.yaml", plans.router, name="router"),
     path("plans/<int:pk>/workloads/<str:name>/", plans.plan_workload, name="plan_workload"),
+    path("plans/<int:pk>/workloads/<str:name>/curves/", plans.plan_curves, name="plan_curves"),
     path("plans/<int:pk>/nodes/<str:name>/", plans.plan_node, name="plan_node"),
     path("deployments/", deployments.deployments, name="deployments"),
     path("deployments/new/", deployments.create, name="deployment_new"),

@@ -174,6 +174,6 @@ def _scatters(rows: Any) -> list[Any]:
         )  # fmt: skip
     return [
         figures.predicted_measured(items, metric=word, unit=unit)
-        for (word, unit), items in by_chart.items()
+        for (word, unit), items in sorted(by_chart.items(), key=lambda chart: list(CHARTS.values()).index(chart[0][0]))
         if any(item["predicted"] for item in items)
     ]

@@ -12,12 +12,13 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 
 from controlplane.core.models import Role
-from controlplane.dashboard import figures, plancompare, planview, selectors
+from controlplane.dashboard import curves, figures, plancompare, planview, selectors
 from controlplane.dashboard.forms import ScenarioForm
 from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.planning import services
 from controlplane.planning.models import Plan, Scenario
+from planner.errors import PlannerError
 
 
 @page()
@@ -128,6 +129,23 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "placements": [p for p in (record.result or {}).get("placements", ()) if p["workload"] == name],
     }
     return show(request, "dashboard/plan_workload.html", context)
+
+
+@page()
+def plan_curves(request: HttpRequest, pk: int, name: str) -> HttpResponse:
+    """Load curves of one replica of the choice, simulated now; a fragment of the workload's page."""
+    record = _plan(pk)
+    row = next(
+        (row for row in planview.workload_rows(record.request or {}, record.result or {}) if row.name == name), None
+    )
+    if row is None:
+        raise Http404(f"{record} has no workload {name}.")
+    context: dict[str, Any] = {"plan": record, "row": row}
+    try:
+        context["charts"] = curves.load_charts(record.pk, record.request or {}, row)
+    except PlannerError as error:
+        context["error"] = str(error)
+    return show(request, "dashboard/_curves.html", context)
 
 
 @page()

@@ -103,6 +103,9 @@ def kv_cache_precision(settings: EngineSettings, model: ModelSpec, gpu: GpuSpec,
         return "fp8", "sparse latent attention defaults to fp8"
     if model.quantization.kv_cache_dtype == "fp8":
         return "fp8", "asked for by the checkpoint"
+    assumed = changes_precision(settings, model) and storage_precision(settings, model) in ("fp8", "fp4")
+    if assumed and settings.engine is EngineName.TENSORRT_LLM and at_least(version, "0.20.0"):
+        return "fp8", "an assumed ModelOpt checkpoint: NVIDIA's exports quantise the KV cache too"
     activations = settings.precision if settings.precision in SIXTEEN_BIT else model.dtype
     if activations == "bf16" and gt.is_nvidia(gpu) and gt.effective_capability(gpu) < 8.0:
         activations = "fp16"

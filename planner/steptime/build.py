@@ -12,7 +12,7 @@ from planner.catalog.types import GpuSpec
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
-from planner.steptime.front_end import front_end, host_time
+from planner.steptime.front_end import front_end, host_time, rank_time
 from planner.steptime.graph import RankGraph, build_graph
 from planner.steptime.roofline import RooflineSource
 from planner.steptime.sources import OperatorSource
@@ -74,20 +74,21 @@ def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
 
 
 def _assemble(sampled: Sampled, resolved: ResolvedSettings) -> StepModel:
-    host = host_time(resolved)
+    host = (host_time(resolved), rank_time(resolved))
+    by_sequence = sum((h.per_sequence_ms * np.minimum(SEQUENCES, h.up_to) for h in host), np.zeros_like(SEQUENCES))
     graph_sizes = () if resolved.enforce_eager else resolved.cuda_graph_sizes
     tables = StepTables(
         shared_tokens=TOKENS,
         shared_ms=sampled.shared_ms,
         head_seqs=SEQUENCES,
-        head_ms=sampled.head_ms + host.per_sequence_ms * SEQUENCES,
+        head_ms=sampled.head_ms + by_sequence,
         prefill_tokens=PREFILL_TOKENS,
         prefill_context=PREFILL_CONTEXT,
         prefill_ms=sampled.prefill_ms,
         decode_batch=DECODE_BATCH,
         decode_kv=DECODE_KV,
         decode_ms=sampled.decode_ms,
-        fixed_ms=host.fixed_ms,
+        fixed_ms=sum(h.fixed_ms for h in host),
         graph_sizes=np.array(sorted(graph_sizes), dtype=np.float64),
         pp=resolved.pp,
     )

@@ -20,10 +20,11 @@ from planner.steptime.types import FrontEnd
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Host time of a step in ms: ``fixed_ms`` always, ``per_sequence_ms`` for each sequence in the batch."""
+    """Host time of a step in ms: ``fixed_ms`` always, ``per_sequence_ms`` for each of the first ``up_to`` sequences."""
 
     fixed_ms: float
     per_sequence_ms: float
+    up_to: int = 2048
 
 
 _ASYNC = HostTime(fixed_ms=0.16, per_sequence_ms=0.0012)
@@ -35,8 +36,8 @@ _VLLM_OLD = HostTime(
 )  # before the V1 engine: scheduler, sampler, output in one thread
 _TRT_SYNC = HostTime(fixed_ms=0.8, per_sequence_ms=0.006)
 # TensorRT-LLM 1.0, Llama-3.1-8B on 2, 4, 8 H100: above the kernels 0.2 + 0.005 b, 0.2 + 0.02 b, 0.35 + 0.028 b ms at
-# batch b, nothing on one GPU: the ranks agree on each step's requests in Python.
-_TRT_RANKS = HostTime(fixed_ms=0.1, per_sequence_ms=0.0095)
+# batch b, nothing on one GPU, no more at 128 than at 64: the ranks agree on each step's requests in Python.
+_TRT_RANKS = HostTime(fixed_ms=0.1, per_sequence_ms=0.0095, up_to=64)
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
@@ -57,16 +58,18 @@ def version_tuple(version: str) -> tuple[int, ...]:
 def host_time(resolved: ResolvedSettings) -> HostTime:
     """Host time per step of this engine and version."""
     if resolved.engine is EngineName.TENSORRT_LLM:
-        base = _ASYNC if resolved.async_scheduling else _TRT_SYNC
-        first_python_release = version_tuple(resolved.version)[:2] == (1, 0)
-        doublings = log2(resolved.tp) if first_python_release else 0.0
-        return HostTime(
-            base.fixed_ms + doublings * _TRT_RANKS.fixed_ms,
-            base.per_sequence_ms + doublings * _TRT_RANKS.per_sequence_ms,
-        )
+        return _ASYNC if resolved.async_scheduling else _TRT_SYNC
     if resolved.async_scheduling:
         return _ASYNC
     return _VLLM_OLD if version_tuple(resolved.version) < (0, 8) else _VLLM_SYNC
+
+
+def rank_time(resolved: ResolvedSettings) -> HostTime:
+    """Host time per step that an instance of several ranks adds in this engine and version."""
+    if resolved.engine is EngineName.TENSORRT_LLM and version_tuple(resolved.version)[:2] == (1, 0):
+        doublings = log2(resolved.tp)
+        return HostTime(_TRT_RANKS.fixed_ms * doublings, _TRT_RANKS.per_sequence_ms * doublings, _TRT_RANKS.up_to)
+    return HostTime(0.0, 0.0)
 
 
 def front_end(resolved: ResolvedSettings) -> FrontEnd:

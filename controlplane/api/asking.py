@@ -8,9 +8,8 @@ from typing import Any
 
 from controlplane.workloads.models import LlmModel
 from controlplane.workloads.services import model_spec
-from planner import MODEL_VERSION, catalog, engines, memory
+from planner import MODEL_VERSION, catalog, fragmentation, memory
 from planner.engines.types import EngineSettings
-from planner.errors import UnsupportedError
 from planner.estimate import estimate
 from planner.jsonio import from_json, to_json
 from planner.models.spec import ModelSpec
@@ -50,47 +49,48 @@ def answer_line(line: Any) -> dict[str, Any]:
 
 
 def memory_answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The memory of one GPU: ledger, resolved settings and their origin, the command line that gives it, remedies.
+    """The memory of one GPU: ledger, preemption cliff, KV waste, resolved settings, command line, remedies.
 
-    Raises PlannerError for a name or setting that is not known.
+    Raises PlannerError for a name or setting that is not known, or a demand that the pool cannot be judged on.
     """
     model, gpu = find_model(asked["model"]), catalog.get_gpu(asked["gpu"])
     settings = from_json(EngineSettings, {**asked.get("settings", {}), "engine": asked["engine"]}, "settings")
-    total_gib = asked.get("gpu_memory_gib")
-    able = engines.support(model, gpu, settings)
-    answer: dict[str, Any] = {
-        "status": "ok" if able.ok else "unsupported",
-        "reasons": list(able.reasons),
-        "warnings": list(able.warnings),
+    report = memory.memory_report(
+        model,
+        gpu,
+        settings,
+        expected_len=asked.get("expected_len"),
+        total_gib=asked.get("gpu_memory_gib"),
+        used_by_others_gib=asked.get("used_by_others_gib") or 0.0,
+        input_tokens=asked.get("input_tokens"),
+        output_tokens=asked.get("output_tokens"),
+        concurrency=asked.get("concurrency"),
+        model_path=asked["model"],
+    )
+    return {
+        "status": report.status,
+        "reasons": list(report.reasons),
+        "warnings": list(report.warnings),
         "model": asked["model"],
         "gpu": gpu.name,
-        "ledger": None,
-        "settings": None,
-        "command_line": [],
-        "config_files": {},
-        "remedies": [],
-        "evidence": None,
+        "ledger": to_json(report.ledger),
+        "cliff": to_json(report.cliff),
+        "kv_waste": to_json(_kv_waste(asked.get("trace"), report)),
+        "settings": to_json(report.resolved),
+        "command_line": list(report.command_line),
+        "config_files": report.config_files,
+        "remedies": to_json(report.remedies),
+        "evidence": report.ledger.evidence.value if report.ledger is not None else None,
         "model_version": MODEL_VERSION,
     }
-    if not able.ok:
-        return answer
-    try:
-        resolved = engines.resolve(settings, model, gpu, expected_len=asked.get("expected_len"))
-        ledger = memory.ledger(model, gpu, resolved, total_gib=total_gib)
-    except UnsupportedError as error:
-        return {**answer, "status": "unsupported", "reasons": [str(error)]}
-    answer |= {
-        "status": "ok" if ledger.fits else "infeasible",
-        "reasons": list(ledger.reasons),
-        "ledger": to_json(ledger),
-        "settings": to_json(resolved),
-        "command_line": engines.command_line(resolved, asked["model"], asked["model"], 8000),
-        "config_files": engines.config_files(resolved),
-        "evidence": ledger.evidence.value,
-    }
-    if not ledger.fits:
-        answer["remedies"] = to_json(memory.advise(model, gpu, settings, total_gib=total_gib))
-    return answer
+
+
+def _kv_waste(trace: str | None, report: memory.MemoryReport) -> fragmentation.PoolWaste | None:
+    """The three ways of giving out the pool on a shipped trace; None where none is asked for or nothing fits."""
+    if not trace or report.ledger is None or report.resolved is None or not report.ledger.fits:
+        return None
+    data = catalog.get_trace(trace)
+    return fragmentation.waste_in_pool(report.ledger, report.resolved, data.input_tokens, data.output_tokens)
 
 
 def _too_much(line: Mapping[str, Any]) -> str:

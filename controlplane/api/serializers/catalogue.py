@@ -148,14 +148,42 @@ class EstimateSerializer(serializers.Serializer):
     model_version = serializers.CharField()
 
 
+class MemorySettingsSerializer(SettingsSerializer):
+    """Settings as for a deployment, and those that so far only the memory is counted for."""
+
+    speculative_tokens = serializers.IntegerField(min_value=0, max_value=32, required=False)
+    mm_items_per_prompt = serializers.IntegerField(min_value=0, max_value=1000, required=False)
+    logprobs = serializers.IntegerField(min_value=0, max_value=1000, required=False)
+    prompt_logprobs = serializers.BooleanField(required=False)
+    kv_cache_max_gpu_gib = serializers.FloatField(min_value=0.01, max_value=10_000, required=False, allow_null=True)
+    kv_cache_host_gib = serializers.FloatField(min_value=0.01, max_value=10_000, required=False, allow_null=True)
+    sampler = serializers.ChoiceField(choices=["auto", "flashinfer", "native"], required=False)
+
+
 class MemoryRequestSerializer(Strict):
     """A model on a GPU under settings."""
 
     model = serializers.CharField(max_length=200, help_text="Id of the catalogue, alias, or id of an uploaded model.")
     gpu = serializers.CharField(max_length=100, help_text="Name of the catalogue, or alias.")
     engine = serializers.ChoiceField(choices=ENGINES)
-    settings = SettingsSerializer(required=False)
-    gpu_memory_gib = serializers.FloatField(min_value=0.1, max_value=10_000, required=False, allow_null=True)
+    settings = MemorySettingsSerializer(required=False)
+    gpu_memory_gib = serializers.FloatField(
+        min_value=0.1, max_value=10_000, required=False, allow_null=True,
+        help_text="As the driver reports it: a MIG slice, a capped card.",
+    )  # fmt: skip
+    used_by_others_gib = serializers.FloatField(
+        min_value=0, max_value=10_000, required=False, allow_null=True,
+        help_text="Held by other engines and processes on this GPU when the engine starts.",
+    )  # fmt: skip
+    input_tokens = serializers.IntegerField(
+        min_value=1, max_value=100_000_000, required=False, allow_null=True,
+        help_text="Of a typical request; with output_tokens it gives the preemption cliff.",
+    )  # fmt: skip
+    output_tokens = serializers.IntegerField(min_value=1, max_value=100_000_000, required=False, allow_null=True)
+    concurrency = serializers.IntegerField(min_value=1, max_value=1_000_000, required=False, allow_null=True)
+    trace = serializers.CharField(
+        max_length=100, required=False, allow_null=True, help_text="A shipped trace to judge the pool's waste on."
+    )
     expected_len = serializers.IntegerField(
         min_value=1, max_value=100_000_000, required=False, allow_null=True,
         help_text="Longest request planned for, when no max_model_len is set.",
@@ -170,7 +198,9 @@ class MemorySerializer(serializers.Serializer):
     warnings = serializers.ListField(child=serializers.CharField())
     model = serializers.CharField()
     gpu = serializers.CharField()
-    ledger: Any = serializers.DictField(allow_null=True, help_text="A planner MemoryLedger.")
+    ledger: Any = serializers.DictField(allow_null=True, help_text="A planner MemoryLedger, kv_gib_80 its interval.")
+    cliff: Any = serializers.DictField(allow_null=True, help_text="How many such requests run before preemption.")
+    kv_waste: Any = serializers.DictField(allow_null=True, help_text="Three ways of giving out the pool, on the trace.")
     settings = serializers.DictField(allow_null=True, help_text="Every setting as the engine resolves it, with origin.")
     command_line = serializers.ListField(child=serializers.CharField(), help_text="What makes the engine run so.")
     config_files = serializers.DictField(child=serializers.CharField())

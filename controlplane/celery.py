@@ -1,4 +1,4 @@
-"""The Celery application of the control plane; node workers run runners.celery_app instead.
+"""The Celery application of the control plane; node workers run ``python -m runners worker``.
 
 Two queues: ``control`` for short acts and for what node workers report, ``plan`` for computing, so that a long plan
 never holds up an observation.

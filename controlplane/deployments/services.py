@@ -284,8 +284,8 @@ def _host_for(deployment: Deployment, emulated: bool) -> Node:
     if deployment.node.worker_last_seen_at is None and not deployment.node.is_local:
         slug = deployment.node.slug
         raise ValidationError(
-            f"The worker of {deployment.node} has never been seen. Start it there (TONNAGE_NODE_SLUG={slug} celery -A "
-            f"runners.celery_app:app worker -Q node.{slug}), or start the deployment emulated."
+            f"The worker of {deployment.node} has never been seen. Start it there (TONNAGE_NODE_SLUG={slug} "
+            "python -m runners worker), or start the deployment emulated."
         )
     return deployment.node
 

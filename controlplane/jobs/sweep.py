@@ -95,5 +95,5 @@ def _silent_node(job: Job, now: dt.datetime) -> tuple[str, str] | None:
         return None
     return (
         f"The worker of node {slug} has not answered for {NODE_WAIT.total_seconds() / 60:.0f} minutes.",
-        f"Start it on that host: TONNAGE_NODE_SLUG={slug} celery -A runners.celery_app:app worker -Q node.{slug}",
+        f"Start it on that host: TONNAGE_NODE_SLUG={slug} python -m runners worker",
     )

@@ -383,7 +383,7 @@ def test_silent_node_is_explained(node_recorder: NodeRecorder, node: Any) -> Non
     assert sweep(timezone.now() + NODE_WAIT * 1.1)["failed"] == 1
     job.refresh_from_db()
     assert "has not answered" in job.error
-    assert "celery" in job.remedy
+    assert "TONNAGE_NODE_SLUG=n1 python -m runners worker" in job.remedy
 
 
 @pytest.mark.django_db(transaction=True)

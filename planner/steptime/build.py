@@ -67,9 +67,10 @@ def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
     try:
         from planner.steptime.database import open_database
         from planner.steptime.silicon import SiliconSource
+
+        database = open_database(gpu.aic_system, engine.value)
     except ImportError:  # the operator package has no wheel for every platform
         return roofline
-    database = open_database(gpu.aic_system, engine.value)
     return roofline if database is None else SiliconSource(database, roofline)
 
 

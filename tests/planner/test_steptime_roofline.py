@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from planner.catalog import get_gpu, list_gpus
+from planner.engines.types import EngineName
 from planner.errors import UnsupportedError
 from planner.evidence import Evidence
 from planner.steptime import build
+from planner.steptime.build import source_for
+from planner.steptime.database import open_database, versions
 from planner.steptime.efficiency import efficiency, family
 from planner.steptime.graph import AllReduceOp, AttentionOp, ElementwiseOp, GemmOp, MoeOp, WeightFormat
 from planner.steptime.roofline import RooflineSource
@@ -144,3 +148,17 @@ def test_monotone_never_raises_a_value_and_keeps_rising_ones(values: list[float]
     assert np.all(np.diff(smooth) >= 0)
     assert np.all(smooth <= ms)
     assert np.array_equal(monotone(np.sort(ms)), np.sort(ms))
+
+
+def test_without_the_operator_package_the_roofline_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its wheels do not exist for every platform."""
+    monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
+    monkeypatch.setitem(sys.modules, "aiconfigurator_core.sdk", None)
+    card = replace(get_gpu("H200-SXM-141GB"), name="H200 without operators")
+    for cached in (source_for, open_database, versions):
+        cached.cache_clear()
+    try:
+        assert isinstance(source_for(card, EngineName.VLLM), RooflineSource)
+    finally:
+        for cached in (source_for, open_database, versions):
+            cached.cache_clear()

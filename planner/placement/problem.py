@@ -10,6 +10,7 @@ from planner.placement.fleet import NodeClass, fits_shape, group_nodes
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 
 COVER_FROM_REPLICAS = 13  # from here a workload may split freely: rounding to whole replicas matters little
+MIX_SAVING = 0.03  # a second configuration must save this share of the bill, or be needed because a pool is too small
 MIX_CANDIDATES = 5  # two-candidate mixes are formed among this many cheapest candidates of a workload
 _EPSILON = 1e-9
 _Purchase = tuple[PlanNode, int | None, float | None, int | None, str, tuple[int, ...]]
@@ -158,8 +159,13 @@ def price_of(choice: Choice, classes: tuple[NodeClass, ...]) -> float:
 
 
 def _mixes(number: int, workload: PlanWorkload, own: list[Choice], classes: tuple[NodeClass, ...]) -> list[Option]:
-    """Two-candidate mixes of the cheapest choices: every split that serves the demand without a replica to spare."""
+    """Two-candidate mixes of the cheapest choices: every split that serves the demand without a replica to spare.
+
+    Mixes that are only a little cheaper than the best single candidate are left out; dearer ones stay, for the case
+    that no pool holds the whole workload.
+    """
     cheapest = sorted(own, key=lambda c: (price_of(c, classes) / c.share, c.index))[:MIX_CANDIDATES]
+    alone = min((price_of(c, classes) * c.needed for c in own), default=0.0)
     found = []
     for first, second in combinations(cheapest, 2):
         for count in range(1, first.needed):
@@ -168,6 +174,9 @@ def _mixes(number: int, workload: PlanWorkload, own: list[Choice], classes: tupl
             if left <= _EPSILON:
                 break
             other = max(1, math.ceil(left / second.share - _EPSILON))
+            cost = count * price_of(first, classes) + other * price_of(second, classes)
+            if alone * (1 - MIX_SAVING) < cost < alone - _EPSILON:
+                continue
             if other < second.needed or count < first.needed:
                 found.append(Option(number, ((first.index, count), (second.index, other))))
     return found

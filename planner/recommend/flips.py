@@ -180,7 +180,7 @@ def _simulated(
     instances = {candidate.id: _instance(workload, candidate, request) for candidate in top}
     found = []
     generates = get_model(workload.model).task == "generate"
-    factors = (0.125, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0, 8.0)
+    factors = (0.125, 0.35, 0.7, 1.0, 1.41, 2.83, 8.0)
     for name, field in (("input length", "input_tokens"), ("output length", "output_tokens")):
         if field == "output_tokens" and not generates:
             continue
@@ -204,7 +204,7 @@ def _simulated(
                 changed[candidate.id] = _instance(workload, replace(candidate, settings=resolved), request)
             return _resized(top, changed, workload, request)
 
-        counts = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+        counts = [0.0, 4.0, 16.0, 32.0]
         start = float(min(workload.adapters, 32))
         found.append(
             _stepwise("number of adapters in a batch", "", start, counts, with_adapters, workload, request, winner)

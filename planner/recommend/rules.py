@@ -78,9 +78,7 @@ def _ttft(pairs: list[tuple[PlanWorkload, Candidate, Candidate]]) -> RuleOfThumb
         if ours and theirs and ours.ttft_ms and theirs.ttft_ms and ours.ttft_ms.p50 > 0:
             lower = 100 * (1 - theirs.ttft_ms.p50 / ours.ttft_ms.p50)
             cases.append((f"{workload.name} on {_where(first)}: % lower", round(lower, 1)))
-    return _of_share(
-        "ttft", claim, cases, 22.0, 35.0, "TTFT p50 at the planned load is {middle:.0f} % lower (median of {count})"
-    )
+    return _of_share("ttft", claim, cases, 22.0, 35.0, "TTFT p50 at the planned load")
 
 
 def _density(request: PlanRequest, pairs: list[tuple[PlanWorkload, Candidate, Candidate]]) -> RuleOfThumb:
@@ -256,16 +254,19 @@ def _hybrid(baselines: Sequence[Baseline], objective_usd_per_hour: Decimal, serv
     return RuleOfThumb("hybrid", claim, outcome, sentence, tuple(cases))
 
 
-def _of_share(
-    name: str, claim: str, cases: list[tuple[str, float]], low: float, high: float, words: str
-) -> RuleOfThumb:
+def _of_share(name: str, claim: str, cases: list[tuple[str, float]], low: float, high: float, what: str) -> RuleOfThumb:
     if not cases:
         return RuleOfThumb(name, claim, "not_testable", "No pair of equal deployments on such GPUs is in this plan.")
     values = [value for _, value in cases]
     middle = median(values)
     inside = [low <= value <= high for value in values]
     outcome: Outcome = "confirmed" if all(inside) else "mixed" if any(inside) else "refuted"
-    sentence = words.format(middle=middle, count=len(cases)) + f"; range {min(values):.0f} to {max(values):.0f} %."
+    side = "lower" if middle >= 0 else "higher"
+    worst, best = min(values), max(values)
+    sentence = (
+        f"{what} is {abs(middle):.0f} % {side} (median of {len(cases)}); from {abs(worst):.0f} % "
+        f"{'lower' if worst >= 0 else 'higher'} to {abs(best):.0f} % {'lower' if best >= 0 else 'higher'}."
+    )
     return RuleOfThumb(name, claim, outcome, sentence, tuple(cases[:16]))
 
 

@@ -11,6 +11,7 @@ from fleet_samples import L40S, candidate, node, request, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.placement import problem as problem_module
 from planner.placement.check import check
 from planner.placement.greedy import greedy
 from planner.placement.problem import build
@@ -96,7 +97,9 @@ def test_small_instances_equal_brute_force(busy, workloads) -> None:
         for i, (shares, _) in enumerate(workloads)
         for share, gpus in shares
     ]  # fmt: skip
-    result = solved(nodes, asked, made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(problem_module, "MIX_SAVING", 0.0)
+        result = solved(nodes, asked, made)
     best = brute_force([4 - count for count in busy], [s for s, _ in workloads], [spare for _, spare in workloads])
     if math.isinf(best):
         assert result.unplaced
@@ -220,6 +223,15 @@ def test_workload_splits_over_pools_only_when_one_pool_is_too_small() -> None:
     result = solved(nodes, [workload("w")], made)
     assert float(result.objective_usd_per_hour) == pytest.approx(2 * 1 + 2 * 2)
     nodes[0] = node("a", gpus=4, usd="1.0000")
+    assert len({p.candidate_id for p in solved(nodes, [workload("w")], made).placements}) == 1
+
+
+def test_second_configuration_must_save_more_than_a_trifle() -> None:
+    nodes = [node("a", usd="1.0000"), node("b", gpu=L40S, usd="0.9500")]
+    made = [candidate("w", 0.26, gpus=4), candidate("w", 0.26, gpu=L40S, gpus=4), candidate("w", 0.25, gpus=4, pp=2)]
+    assert len({p.candidate_id for p in solved(nodes, [workload("w")], made).placements}) == 2  # two pools of eight
+    nodes = [node("a", gpus=16, usd="1.0000"), node("b", gpu=L40S, usd="0.9900")]
+    made = [candidate("w", 0.5, gpus=4), candidate("w", 0.49, gpu=L40S, gpus=4)]
     assert len({p.candidate_id for p in solved(nodes, [workload("w")], made).placements}) == 1
 
 

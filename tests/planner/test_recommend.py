@@ -181,7 +181,8 @@ def test_ttft_rule_is_judged_on_equal_deployments(ttfts, outcome) -> None:
     theirs = banded("w", 1.0, engine="tensorrt_llm", performance=performance(ttfts[1], 10), replicas=1)
     rule = _ttft([(work, ours, theirs)])
     assert rule.verdict == outcome
-    assert f"{100 - ttfts[1]} % lower" in rule.sentence
+    side = "lower" if ttfts[1] < 100 else "higher"
+    assert f"{abs(100 - ttfts[1])} % {side}" in rule.sentence
 
 
 def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import transaction
 from rest_framework.test import APIClient
 
 from controlplane.core.models import Role, SiteRole, User
 from controlplane.core.tokens import create_token
 from controlplane.inventory.models import Site
+from tests.controlplane import fleet_fixture
 from tests.controlplane.conftest import (  # noqa: F401 - fixtures
     _quick_passwords,
     administrator,
@@ -30,6 +32,14 @@ from tests.controlplane.conftest import (  # noqa: F401 - fixtures
 )
 
 V1 = "/api/v1"
+
+
+@pytest.fixture(scope="module")
+def whole_fleet(django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
+    """The sample fleet with plans, deployments, probes, jobs, once for a module; tests undo what they change."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield fleet_fixture.make_everything()
+        transaction.set_rollback(True)
 
 
 @pytest.fixture(autouse=True)

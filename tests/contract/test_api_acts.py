@@ -1,4 +1,4 @@
-"""Long acts answer with their job; the planner's answers carry evidence and intervals; what is emulated is marked."""
+"""Long acts answer with their job; the planner's answers carry evidence and intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from rest_framework.test import APIClient
 
 from controlplane.core.models import Role, User
-from controlplane.deployments.models import Calibration, Deployment, ProbeRun
+from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Node
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import add_log
@@ -19,22 +19,9 @@ from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
 from tests.contract.conftest import V1
 from tests.contract.test_api_errors import faults, problem
-from tests.controlplane import fleet_fixture
 
 pytestmark = pytest.mark.django_db
 SMALL = "Qwen/Qwen3-8B"
-
-
-@pytest.fixture
-def sample(db: None) -> dict[str, Any]:
-    """The sample fleet with plans, deployments, probes, jobs."""
-    return fleet_fixture.make_everything()
-
-
-@pytest.fixture
-def api(sample: dict[str, Any], client_of: Callable[..., APIClient]) -> APIClient:
-    """Its administrator."""
-    return client_of(sample["user"])
 
 
 def test_a_plan_is_computed_by_a_job(
@@ -66,60 +53,6 @@ def test_a_repeated_computation_is_one(planner_api: APIClient) -> None:
     assert [answer.status_code for answer in answers] == [202, 202]
     assert answers[0]["Location"] == answers[1]["Location"]
     assert Plan.objects.count() == Job.objects.count() == 1
-
-
-def test_a_plan_shows_its_parts(api: APIClient, sample: dict[str, Any]) -> None:
-    path = f"{V1}/plans/{sample['plan'].pk}/"
-    plan = api.get(path).json()
-    assert plan["summary"]["baselines"]
-    assert plan["status"]
-    candidates = api.get(f"{path}candidates/").json()
-    assert candidates
-    for item in candidates:
-        assert item["evidence"] in ("measured", "calibrated", "silicon", "extrapolated", "roofline")
-        if item["performance"]:
-            assert item["performance"]["output_tok_per_s_80"]["low"] <= item["performance"]["output_tok_per_s"]
-    one = api.get(f"{path}candidates/?workload={candidates[0]['workload']}").json()
-    assert 0 < len(one) < len(candidates)
-    verdicts = api.get(f"{path}verdicts/").json()
-    assert all(item["sentence"] for item in verdicts)
-    placements = api.get(f"{path}placements/").json()
-    assert placements[0]["gpu_indexes"]
-    assert api.get(f"{path}request/").json()["nodes"]
-    assert api.get(f"{path}router-config/")["Content-Type"].startswith("application/yaml")
-    both = api.get(f"{V1}/plans/compare/?left={sample['plan'].pk}&right={sample['other'].pk}").json()
-    assert {"totals", "workloads"} == set(both)
-    assert "left" in faults(problem(api.get(f"{V1}/plans/compare/?left=x&right=1"), 400, "validation"))
-    assert api.get(f"{V1}/plans/?state=approved&fields=id,summary").json()["results"][0]["summary"]
-    assert "summary" not in api.get(f"{V1}/plans/").json()["results"][0]
-
-
-def test_an_approved_plan_makes_deployments(api: APIClient, sample: dict[str, Any], viewer_api: APIClient) -> None:
-    path = f"{V1}/plans/{sample['other'].pk}/approve/"
-    problem(viewer_api.post(path), 403, "permission-denied")
-    approved = api.post(path)
-    assert (approved.status_code, approved.json()["state"]) == (200, "approved")
-    assert api.get(f"{V1}/deployments/?plan={sample['other'].pk}").status_code == 200
-    assert api.post(path).status_code == 200
-    Plan.objects.filter(pk=sample["plan"].pk).update(state="superseded")
-    body = problem(api.post(f"{V1}/plans/{sample['plan'].pk}/approve/"), 409, "conflict")
-    assert "superseded" in body["detail"]
-
-
-def test_what_is_emulated_is_marked_everywhere(api: APIClient, sample: dict[str, Any]) -> None:
-    emulated = Deployment.objects.get(emulated=True)
-    assert api.get(f"{V1}/deployments/{emulated.pk}/").json()["emulated"] is True
-    brief = api.get(f"{V1}/deployments/?emulated=true&brief=true").json()["results"]
-    assert [row["emulated"] for row in brief] == [True]
-    probes = api.get(f"{V1}/probes/?deployment={emulated.pk}").json()["results"]
-    assert [row["emulated"] for row in probes] == [True]
-    rows = api.get(f"{V1}/validations/?deployment={emulated.pk}").json()["results"]
-    assert rows
-    for row in rows:
-        assert row["emulated"] is True
-        assert row["low"] <= row["predicted"] <= row["high"]
-        assert row["evidence"] == "silicon"
-    assert api.get(f"{V1}/validations/?emulated=false").json()["count"] == 3
 
 
 def test_a_deployment_by_hand_is_started_and_stopped(
@@ -164,31 +97,6 @@ def test_a_deployment_that_cannot_be(operator_api: APIClient, node: Node, change
     asked = {"node": "n1", "model_ref": SMALL, "engine": "vllm", **change}
     assert field in faults(problem(operator_api.post(f"{V1}/deployments/", asked), 400, "validation"))
     assert not Deployment.objects.exists()
-
-
-def test_a_probe_stores_its_prediction_first(api: APIClient, sample: dict[str, Any], sent: list) -> None:
-    ready = next(row for row in sample["deployments"] if row.state == "ready" and not row.emulated)
-    load = {"input_tokens": 128, "output_tokens": 32, "concurrency": 2, "requests": 8}
-    response = api.post(f"{V1}/probes/", {"deployment": str(ready.pk), "load": load})
-    assert response.status_code == 202, response.content
-    probe = ProbeRun.objects.filter(state="pending").get()
-    shown = api.get(f"{V1}/probes/{probe.pk}/").json()
-    assert shown["load"]["requests"] == 8
-    assert shown["prediction"] or shown["no_prediction_reason"]
-    for wrong in ({"concurrency": 0}, {"requests": 10**9}, {"input_tokens": -1}, {"input_tokens": "x"}, {"colour": 1}):
-        body = {"deployment": str(ready.pk), "load": {**load, **wrong}}
-        assert "load" in faults(problem(api.post(f"{V1}/probes/", body), 400, "validation"))
-    unknown = {"deployment": "00000000-0000-4000-8000-000000000000"}
-    assert "deployment" in faults(problem(api.post(f"{V1}/probes/", unknown), 400, "validation"))
-
-
-def test_a_calibration_is_switched_off(api: APIClient, sample: dict[str, Any]) -> None:
-    row = Calibration.objects.get()
-    path = f"{V1}/calibrations/{row.pk}/"
-    problem(api.patch(path, {"active": False}), 428, "precondition-required")
-    changed = api.patch(path, {"active": False, "step_factor": 99, "version": row.version})
-    assert (changed.json()["active"], changed.json()["step_factor"]) == (False, row.step_factor)
-    problem(api.patch(path, {"active": True, "version": row.version}), 412, "stale-version")
 
 
 def test_a_job_is_followed_cancelled_and_repeated(

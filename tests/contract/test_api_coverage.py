@@ -22,7 +22,6 @@ from rest_framework.test import APIClient
 from controlplane.api.urls import router
 from controlplane.api.views.base import ReadViewSet
 from tests.contract.conftest import V1
-from tests.controlplane import fleet_fixture
 
 DOCUMENT = Path(django_settings.BASE_DIR) / "docs" / "openapi.yaml"
 INTERNAL = {
@@ -72,15 +71,9 @@ def test_an_endpoint_shows_every_column(model: Any) -> None:
 
 
 @pytest.fixture
-def sample(db: None, settings: Any, data_dir: Path) -> dict[str, Any]:
-    """The sample fleet with plans, deployments, probes, jobs."""
-    return fleet_fixture.make_everything()
-
-
-@pytest.fixture
-def api(sample: dict[str, Any], client_of: Callable[..., APIClient]) -> APIClient:
+def api(whole_fleet: dict[str, Any], db: None, client_of: Callable[..., APIClient]) -> APIClient:
     """Its administrator."""
-    return client_of(sample["user"])
+    return client_of(whole_fleet["user"])
 
 
 @cache

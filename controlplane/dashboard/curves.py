@@ -33,7 +33,7 @@ def load_charts(plan_pk: int, request: planrow.Json, row: planrow.WorkloadRow) -
     candidate = row.chosen
     if candidate is None or not candidate.get("settings") or not candidate.get("replica_rate_per_s"):
         return []
-    key = f"load-curve-{plan_pk}-{candidate['id']}".replace(" ", "_").replace("/", "-")
+    key = f"load-curve-1-{plan_pk}-{candidate['id']}".replace(" ", "_").replace("/", "-")
     points = cache.get(key)
     if points is None:
         points = _simulate(request, row, candidate)
@@ -60,13 +60,25 @@ def _simulate(request: planrow.Json, row: planrow.WorkloadRow, candidate: planro
     series: dict[str, list[dict[str, float]]] = {"ttft": [], "tpot": []}
     for share in SHARES:
         reached = predict(step, model, resolved, ledger, at(full * share), *sides)
-        for name, band in (("ttft", reached.ttft_ms_80), ("tpot", reached.tpot_ms_80)):
-            if band is not None:
-                point = {"rate_per_s": full * share, "value": band.value, "low": band.low, "high": band.high}
-                series[name].append(point)
+        for name, spread, band in (
+            ("ttft", reached.ttft_ms, reached.ttft_ms_80), ("tpot", reached.tpot_ms, reached.tpot_ms_80),
+        ):  # fmt: skip
+            if spread is None or band is None or band.value <= 0:
+                continue
+            value = getattr(spread, _objective(row, name)[0])
+            low, high = value * band.low / band.value, value * band.high / band.value
+            series[name].append({"rate_per_s": full * share, "value": value, "low": low, "high": high})
     run = simulate(step, model, resolved, ledger, at(full), *sides, timeline=True)
     timeline = to_json(run.timeline) if run.timeline is not None else None
     return {**series, "timeline": timeline, "full": full}
+
+
+def _objective(row: planrow.WorkloadRow, metric: str) -> tuple[str, float | None]:
+    """The statistic and limit of the workload's objective on ``metric``; the median when it has none."""
+    for target in row.workload.get("slo", ()):
+        if target["metric"] == metric:
+            return target["stat"], float(target["limit_ms"])
+    return "p50", None
 
 
 def _charts(points: dict[str, Any], row: planrow.WorkloadRow, candidate: planrow.Json) -> list[Chart]:
@@ -75,16 +87,9 @@ def _charts(points: dict[str, Any], row: planrow.WorkloadRow, candidate: planrow
     for name, word in (("ttft", "TTFT"), ("tpot", "TPOT")):
         if not points[name]:
             continue
-        limit = next(
-            (
-                t["limit_ms"]
-                for t in row.workload.get("slo", ())
-                if t["metric"] == name and t["stat"] in {"mean", "p50"}
-            ),
-            None,
-        )
+        stat, limit = _objective(row, name)
         chart = figures_load.load_curve(
-            points[name], metric=f"{word} p50", unit="ms", engine=engine, limit=limit, knee=points["full"],
+            points[name], metric=f"{word} {stat}", unit="ms", engine=engine, limit=limit, knee=points["full"],
             ident=f"load-{name}",
         )  # fmt: skip
         made.append(chart)

@@ -51,6 +51,7 @@ def load_curve(
         "yaxis": axis(metric, unit, rangemode="tozero"),
         "shapes": shapes,
         "annotations": notes,
+        "margin": {"t": 28},
     }
     return make(ident, f"{metric} over load", traces, figure_layout, columns, rows, note="The band holds 80 %.")
 

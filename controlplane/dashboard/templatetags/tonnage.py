@@ -141,10 +141,10 @@ def evidence(kind: str | None, arithmetic: Any = "", label: bool = False) -> Saf
     mark = mark_safe(icons.evidence_mark(kind))  # noqa: S308 - constant markup
     word, ident = fmt.EVIDENCE_LABELS[kind], f"ev{next(_ids)}"
     if isinstance(arithmetic, (list, tuple)):
-        rows = "".join(format_html("<dt>{}</dt><dd>{}</dd>", name, text) for name, text in arithmetic)
-        body = format_html('<dl class="facts ends">{}</dl>', mark_safe(rows))  # noqa: S308 - escaped above
+        rows = "".join(format_html("<span>{}</span><span>{}</span>", name, text) for name, text in arithmetic)
+        body = format_html('<span class="made-of">{}</span>', mark_safe(rows))  # noqa: S308 - escaped above
     else:
-        body = format_html("<p>{}</p>", arithmetic) if arithmetic else SafeString("")
+        body = format_html('<span class="made-of-text">{}</span>', arithmetic) if arithmetic else SafeString("")
     return format_html(
         '<span class="known"><button type="button" class="ev" popovertarget="{}" title="{}"'
         ' aria-label="{}: how this number is known">{}</button>{}</span>'

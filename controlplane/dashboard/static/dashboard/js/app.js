@@ -120,7 +120,7 @@
   });
 
   const settle = (scope) => {
-    for (const log of scope.querySelectorAll?.(".log") ?? []) log.scrollTop = log.scrollHeight;
+    for (const log of scope.querySelectorAll?.(".log[data-tail]") ?? []) log.scrollTop = log.scrollHeight;
     for (const pinned of scope.querySelectorAll?.("[data-pins]") ?? []) {
       for (const node of document.querySelectorAll(".map .node[aria-current]")) node.removeAttribute("aria-current");
       document.getElementById(pinned.dataset.pins)?.setAttribute("aria-current", "true");

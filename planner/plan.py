@@ -9,10 +9,11 @@ from decimal import Decimal
 from planner import MODEL_VERSION
 from planner.catalog import get_gpu, get_model
 from planner.errors import CancelledError, InputError
+from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
 from planner.placement.candidates import candidates, gpu_pools
 from planner.placement.solver import PlacementResult, solve
-from planner.plan_types import Candidate, PlanRequest, PlanResult, PlanWorkload, StrandedReport, Verdict
+from planner.plan_types import Candidate, PlanRequest, PlanResult, PlanWorkload, Verdict
 from planner.recommend.flips import flip_points
 from planner.recommend.router import router_config
 from planner.recommend.rules import rules_of_thumb
@@ -45,7 +46,12 @@ def make_plan(
     rules = rules_of_thumb(
         request, found, placement.baselines, placement.objective_usd_per_hour, placement.served_share
     )
-    before, after = _fragmentation(request, found, placement)
+    shapes = workload_shapes(request, found)
+    tidy = None
+    if request.current:
+        tidy = consolidate(
+            request.nodes, request.current, found, request.workloads, shapes, operations=request.operations
+        )
     usd = _placed_usd(request, placement)
     months, runways = outlook(request, found, placement.placements, placement.purchased_nodes)
     steps.say(1.0, "Done")
@@ -63,8 +69,9 @@ def make_plan(
         unplaced=placement.unplaced,
         usd_per_hour=usd,
         idle_usd_per_hour=_idle_usd(request, placement),
-        stranded_before=before,
-        stranded_after=after,
+        stranded_before=stranded(request.nodes, request.current, shapes),
+        stranded_after=stranded(request.nodes, placement.placements, shapes),
+        consolidation=tidy,
         moves=placement.moves,
         notes=_notes(request, found, placement),
         purchased_nodes=placement.purchased_nodes,
@@ -175,14 +182,6 @@ def _verdicts(
         flips = flip_points(workload, own, request, placed=placed)
         verdicts.append(verdict(workload, own, request, placed=placed, flip_points=flips))
     return tuple(verdicts)
-
-
-def _fragmentation(
-    request: PlanRequest, found: tuple[Candidate, ...], placement: PlacementResult
-) -> tuple[StrandedReport, StrandedReport]:
-    shapes = workload_shapes(request, found)
-    before = stranded(request.nodes, request.current, shapes)
-    return before, stranded(request.nodes, placement.placements, shapes)
 
 
 def workload_shapes(request: PlanRequest, found: tuple[Candidate, ...]) -> tuple[WorkloadShape, ...]:

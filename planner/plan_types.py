@@ -252,6 +252,28 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """One replica to another node: the new one starts first (``minutes``), then the old one drains."""
+
+    workload: str
+    candidate_id: str
+    replica: int
+    from_node: str
+    to_node: str
+    to_gpu_indexes: tuple[int, ...]
+    minutes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidation:
+    """Moves among what runs today that leave fewer GPUs stranded; empty when none helps."""
+
+    moves: tuple[Move, ...]
+    before: StrandedReport
+    after: StrandedReport
+
+
+@dataclass(frozen=True, slots=True)
 class MonthView:
     """One month ahead: what the grown demand needs on the candidates chosen today. Month 0 is today."""
 
@@ -309,4 +331,5 @@ class PlanResult:
     rules: tuple[RuleOfThumb, ...] = ()
     months: tuple[MonthView, ...] = ()
     runways: tuple[Runway, ...] = ()
+    consolidation: Consolidation | None = None  # of what runs today, without any other change
     router_config: str = ""  # LiteLLM proxy config.yaml that spreads the workloads over the planned endpoints

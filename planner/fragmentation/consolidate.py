@@ -51,7 +51,7 @@ def consolidate(
             trial.append(target)
             minutes = (
                 start_up_minutes(candidate.settings.engine, operations or OperationsCosts())
-                if (candidate.settings)
+                if candidate.settings
                 else Decimal(0)
             )
             steps.append(_move(placement, target, float(minutes)))

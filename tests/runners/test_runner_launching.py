@@ -311,3 +311,19 @@ def test_the_log_of_an_emulated_engine_says_so_in_every_line(node: Node, sent: R
     assert lines[0].endswith("[emulated]")
     assert "EMULATED ENGINE" in lines[0]
     assert all(line.endswith("[emulated]") for line in lines)
+
+
+def test_memory_still_held_after_a_stop_is_a_stated_failure(
+    node: Node, sent: Recorder, launch_command: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launching.launch(launch_command(), node)
+    node.store.update("dep-1", lambda handle: replace(handle, gpu_used_mib={"0": 500, "1": 500}))
+    monkeypatch.setattr(stopping, "MEMORY_WAIT_S", 0.2)
+    monkeypatch.setattr(stopping, "gpu_memory_used", lambda _indexes: {0: 700, 1: 70_000})
+    stopping.stop(StopCommand("job-2", 1, "dep-1"), node)
+    reason, remedy = failed(sent)
+    assert "GPU 1: 69500 MiB more than before" in reason
+    assert "GPU 0" not in reason
+    assert "nvidia-smi" in remedy
+    assert handle_of(node).state == "failed"
+    assert nothing_left(node)

@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from runners.engines.registry import adapter_for
 from runners.engines.vllm_cpu import TINY_MODEL, prepare_model
 from runners.errors import CommandRefusedError, DiskFullError
 from runners.node import Node
+from runners.probe import power
 from runners.state import Handle, StateStore
 
 FLAGS: dict[str, Any] = {
@@ -332,3 +334,16 @@ def test_a_host_without_gpus_is_described(node: Node, sent: Recorder, monkeypatc
 def test_older_tensorrt_llm_lists_the_models_own_name(version: str, model: str, listed: str) -> None:
     launch = replace(LAUNCH, engine="tensorrt_llm", version=version, model=model)
     assert adapter_for(launch).listed_name(launch) == listed
+
+
+def test_power_is_the_sum_over_the_gpus_in_the_measured_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = fake_nvml(1000, [])
+    lib.nvmlDeviceGetPowerUsage = lambda index: 300_000 + 100_000 * index
+    monkeypatch.setitem(sys.modules, "pynvml", lib)
+    monkeypatch.setattr(power, "SAMPLE_S", 0.02)
+    began = time.time()
+    with power.PowerSampler((0, 1)) as sampler:
+        time.sleep(0.3)
+    assert sampler.mean_w((began, time.time())) == pytest.approx(700.0)
+    assert sampler.mean_w((began - 20, began - 10)) is None
+    assert sampler.mean_w(None) is None

@@ -70,4 +70,4 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
             "decoding_type": "MTP",
             "num_nextn_predict_layers": resolved.speculative_tokens,
         }
-    return {CONFIG_FILE: yaml.safe_dump(options, sort_keys=False)}
+    return {CONFIG_FILE: yaml.safe_dump(options, sort_keys=False, default_flow_style=None, width=120)}

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from planner.steptime.kernel import step_ms
+from planner.serving.kernel import iteration_ms
 from planner.steptime.types import kernel_args
 from runners.engines.emulated.metrics import EngineMetrics
 from runners.engines.emulated.scheduler import Batch, Scheduler, Sequence
@@ -25,7 +25,7 @@ class EmulatedEngine:
     def __init__(self, spec: EmulationSpec, metrics: EngineMetrics) -> None:
         self.spec = spec
         self.metrics = metrics
-        self.scheduler = Scheduler(spec.limits, spec.prefix_hit)
+        self.scheduler = Scheduler(spec.limits, spec.prefix_hit, spec.tables.pp)
         self.iterations: deque[dict[str, Any]] = deque(maxlen=1000)
         self._tables = kernel_args(step_tables(spec.tables))
         self._arrived = asyncio.Event()
@@ -63,8 +63,8 @@ class EmulatedEngine:
         return time_ms * self.spec.faults.slow_factor
 
     def _step_ms(self, *step: float) -> float:
-        args: tuple = (*self._tables, *step)
-        return float(step_ms(*args))
+        args: tuple = (self._tables, self.spec.tables.pp, self.spec.limits.max_num_batched_tokens, *step)
+        return float(iteration_ms(*args))
 
     async def run(self) -> None:
         """Step for ever. A step may take what had arrived when the step before it was launched (async scheduling)."""

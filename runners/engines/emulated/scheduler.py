@@ -52,6 +52,7 @@ class Scheduler:
 
     limits: Limits
     prefix_hit: float = 0.0
+    pp: int = 1  # as many micro-batches are under way as there are pipeline stages: one turn of them is a step here
     waiting: deque[Sequence] = field(default_factory=deque)
     running: dict[Sequence, None] = field(default_factory=dict)  # in order of admission
     used_blocks: int = 0
@@ -83,7 +84,7 @@ class Scheduler:
 
     def schedule(self, horizon: float) -> Batch | None:
         """The next step over what had arrived by ``horizon``; None when there is nothing to do."""
-        budget = self.limits.max_num_batched_tokens
+        budget = self.limits.max_num_batched_tokens * self.pp
         chunks: list[tuple[Sequence, int]] = []
         decodes: list[Sequence] = []
         preempted_before = self.preemptions
@@ -140,7 +141,8 @@ class Scheduler:
 
     def _admit(self, horizon: float, budget: int, chunks: list[tuple[Sequence, int]]) -> None:
         limits = self.limits
-        while self.waiting and budget > 0 and len(self.running) < limits.max_num_seqs:
+        most = limits.max_num_seqs * self.pp if limits.reserve_output else limits.max_num_seqs
+        while self.waiting and budget > 0 and len(self.running) < most:
             sequence = self.waiting[0]
             if sequence.arrived > horizon:
                 return

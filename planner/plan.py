@@ -230,6 +230,11 @@ def _notes(request: PlanRequest, found: tuple[Candidate, ...], placement: Placem
     if request.energy is not None and any(c.status == "ok" and c.watts_per_gpu is None for c in found):
         gpus = sorted({c.gpu for c in found if c.status == "ok" and c.watts_per_gpu is None})
         notes.append(f"Power is unknown for {', '.join(gpus)}: their electricity is not in the cost.")
+    assumed = {n.gpu: n.price for n in request.nodes if n.price.basis == "catalogue"}
+    notes += [
+        f"{gpu}: no price of your own; ${price.usd_per_gpu_hour} per GPU-hour was taken ({price.source})."
+        for gpu, price in sorted(assumed.items())
+    ]
     served = {c.gpu for c in found if c.status == "ok"}
     notes += [f"No workload can be served on {gpu}." for gpu in sorted({c.gpu for c in found} - served)]
     return tuple(notes)

@@ -291,15 +291,17 @@ def _prefill_share(context: _Context, made: Instance, performance: Performance) 
 
 
 def _watts(context: _Context, made: Instance, performance: Performance, gpus: int) -> float | None:
+    """Mean watts over the month: at the mean, not the peak, of the demand."""
     replicas = gpus // made.resolved.gpus
+    share = context.workload.mean_load_share / replicas
     return power_w(
         context.gpu,
         context.model,
         weights_gib_per_gpu=made.memory.weights_gib,
         kv_bytes_per_token_per_gpu=made.memory.kv_bytes_per_token,
         gpus=made.resolved.gpus,
-        output_tok_per_s=performance.output_tok_per_s / replicas if context.generates else 0.0,
-        total_tok_per_s=performance.total_tok_per_s / replicas,
+        output_tok_per_s=performance.output_tok_per_s * share if context.generates else 0.0,
+        total_tok_per_s=performance.total_tok_per_s * share,
         mean_batch=performance.mean_batch,
         mean_context_tokens=context.workload.input_tokens.expected + context.outputs.expected / 2,
     )

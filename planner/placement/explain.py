@@ -33,6 +33,7 @@ def _nowhere(problem: Problem, workload: PlanWorkload, candidates: tuple[Candida
     usable = [candidate for candidate in own if candidate.status == "ok"]
     if not usable:
         why = next((candidate.reasons[0] for candidate in own if candidate.reasons), "no candidate was made")
+        why = why.rstrip(".")
         kinds = sorted({candidate.status for candidate in own})
         return Unplaced(
             workload.name,

@@ -30,17 +30,18 @@ class Change:
 
 
 @lru_cache(maxsize=64)
-def _prices(nodes: tuple[PlanNode, ...], options: tuple[PurchaseOption, ...]) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _prices(nodes: tuple[PlanNode, ...], options: tuple[PurchaseOption, ...]) -> dict[str, tuple[float, bool]]:
+    """By GPU: its lowest price, and whether that price holds electricity."""
+    found: dict[str, tuple[float, bool]] = {}
     for node in (*nodes, *(option.node for option in options)):
-        usd = float(node.price.usd_per_gpu_hour)
-        found[node.gpu] = min(usd, found.get(node.gpu, usd))
+        entry = float(node.price.usd_per_gpu_hour), any(label == "electricity" for label, _ in node.price.parts)
+        found[node.gpu] = min(entry, found.get(node.gpu, entry))
     return found
 
 
 def gpu_price(request: PlanRequest, gpu: str) -> float:
     """Lowest USD per GPU-hour of ``gpu`` among the nodes at hand."""
-    return _prices(request.nodes, request.purchase_options)[gpu]
+    return _prices(request.nodes, request.purchase_options)[gpu][0]
 
 
 def usd_per_hour(candidate: Candidate, workload: PlanWorkload, request: PlanRequest, change: Change) -> float:
@@ -89,6 +90,8 @@ def _gpu_hours_per_revision(engine: EngineName, backend: str, gpus: int, costs: 
 
 def _energy(candidate: Candidate, request: PlanRequest, change: Change) -> float:
     if candidate.watts_per_gpu is None or request.energy is None:
+        return 0.0
+    if _prices(request.nodes, request.purchase_options)[candidate.gpu][1]:
         return 0.0
     price = float(request.energy.usd_per_kwh) if change.usd_per_kwh is None else change.usd_per_kwh
     return candidate.watts_per_gpu * candidate.gpus_per_replica / 1000 * float(request.energy.pue) * price

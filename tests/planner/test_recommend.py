@@ -221,3 +221,10 @@ def test_flip_curve_holds_both_engines_and_todays_value() -> None:
     assert (today.vllm_usd_per_hour, today.tensorrt_llm_usd_per_hour) == (pytest.approx(2.0), pytest.approx(4.0))
     beyond = [point for point in found.curve if point.value > 25]
     assert all(p.tensorrt_llm_usd_per_hour <= p.vllm_usd_per_hour for p in beyond)
+
+
+def test_electricity_inside_the_gpu_price_is_not_charged_again() -> None:
+    work = workload("w")
+    priced = replace(NODES[0].price, parts=(("rental", Decimal("1.9")), ("electricity", Decimal("0.1"))))
+    asked = request([replace(NODES[0], price=priced)], [work], energy=EnergyPrice(Decimal("0.10")))
+    assert usd_per_hour(banded("w", 1.0, watts_per_gpu=500.0), work, asked, Change()) == pytest.approx(2.0)

@@ -143,5 +143,5 @@ def edge_note(direction: str, at: float, text: str, colour: str) -> dict[str, An
     """The words of a ``marker_line``, at the edge of the plot."""
     base = {"text": text, "showarrow": False, "font": {"color": colour, "size": 11}, "bgcolor": palette.SURFACE}
     if direction == "y":
-        return {**base, "xref": "paper", "x": 1, "y": at, "xanchor": "right", "yanchor": "bottom"}
+        return {**base, "xref": "paper", "x": 0, "y": at, "xanchor": "left", "yanchor": "bottom", "xshift": 4}
     return {**base, "yref": "paper", "y": 1, "x": at, "xanchor": "left", "yanchor": "top", "xshift": 4}

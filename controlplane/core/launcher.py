@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -113,7 +114,10 @@ def children(host: str, port: int, node_slug: str = LOCAL_SLUG) -> list[Child]:
         ("plan", [*plan, "--pool", "prefork", "--concurrency", "1"], own_env),
         ("node", node, node_environment(node_slug)),
     ]
-    return [Child(name, argv, env, cwd=str(settings.BASE_DIR)) for name, argv, env in programs]
+    made = [Child(name, argv, env, cwd=str(settings.BASE_DIR)) for name, argv, env in programs]
+    # A plan may take minutes: its worker drops it (Celery's cold shutdown), and the next start computes it again.
+    made[3].stop_signal = signal.SIGQUIT
+    return made
 
 
 def node_environment(node_slug: str = LOCAL_SLUG) -> dict[str, str]:

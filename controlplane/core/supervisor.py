@@ -33,6 +33,7 @@ class Child:
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
     process: subprocess.Popen[str] | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
@@ -79,7 +80,7 @@ class Supervisor:
         for child in reversed(self.children):
             if child.running and child.process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    child.process.terminate()
+                    child.process.send_signal(child.stop_signal)
         give_up_at = time.monotonic() + self.grace_s
         for child in self.children:
             if child.process is None:

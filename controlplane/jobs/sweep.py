@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import socket
 
 from django.conf import settings
 from django.db.models import Q
@@ -50,9 +52,14 @@ def _running(job: Job, now: dt.datetime) -> str:
         return _expire(job, now, State.RUNNING)
     alive_at = job.heartbeat_at or job.started_at or job.created_at
     silent = now - alive_at
-    if silent < dt.timedelta(seconds=settings.JOB_STALE_S):
+    gone = _process_is_gone(job)
+    if silent < dt.timedelta(seconds=settings.JOB_STALE_S) and not gone:
         return ""
-    said = f"The worker {job.claimed_by or '?'} gave no sign of life for {silent.total_seconds():.0f} s"
+    said = (
+        f"The worker process {job.claimed_by} has ended"
+        if gone
+        else f"The worker {job.claimed_by or '?'} gave no sign of life for {silent.total_seconds():.0f} s"
+    )
     if job.cancel_requested_at is not None:
         return "cancelled" if services.cancel(job) else ""
     if job.attempt < job.max_attempts:
@@ -72,6 +79,20 @@ def _expire(job: Job, now: dt.datetime, state: str) -> str:
         from_states=(state,),
     )
     return "failed" if ended else ""
+
+
+def _process_is_gone(job: Job) -> bool:
+    """Whether the job's worker was a process of this host that is no more; asked only where all run on one host."""
+    host, _, pid = job.claimed_by.rpartition(":")
+    if not settings.ENV.embedded_database or host != socket.gethostname() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 def _queue_is_busy(job: Job) -> bool:

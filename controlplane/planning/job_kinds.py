@@ -20,7 +20,6 @@ class ComputePlan(JobKind):
     kind = "plan.compute"
     label = "Compute a plan"
     queue = "plan"
-    max_attempts = 2
     deadline = dt.timedelta(hours=2)
 
     def run(self, job: RunningJob) -> PlanResult:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
@@ -469,3 +473,23 @@ def test_a_database_that_is_away_never_loses_an_observation(
     assert failures == []
     job.refresh_from_db()
     assert job.state == Job.State.SUCCEEDED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_process_of_this_host_that_is_gone_is_not_waited_for(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Embedded:
+        embedded_database = True
+
+    monkeypatch.setattr(settings, "ENV", Embedded)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    job = submit()
+    services.claim(job.pk, worker=f"{socket.gethostname()}:{os.getpid()}")
+    assert sweep()["requeued"] == 0, "this very process lives"
+    Job.objects.filter(pk=job.pk).update(claimed_by=f"{socket.gethostname()}:{ended.pid}")
+    assert sweep()["requeued"] == 1
+    assert "has ended; attempt 2 follows" in job.log.get().text
+    services.claim(job.pk, worker=f"elsewhere:{ended.pid}")
+    assert sum(sweep().values()) == 0, "of another host only the heartbeat tells"

@@ -216,6 +216,8 @@ def prefill_grid(
     for i, new in enumerate(tokens):
         for j, keys in enumerate(context):
             seen = keys if found.window else windowed_context(new, keys, op.window)
+            if not op.causal:
+                seen = 2.0 * seen  # every token sees the whole prompt, not the half before it
             ms[i, j] = _prefill_point(database, text, new, seen, found.fold)
     ms = _scale_head(ms, found.scale)
     return Timed(monotone(ms), found.evidence, found.notes)

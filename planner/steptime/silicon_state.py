@@ -9,7 +9,7 @@ import numpy as np
 from planner.evidence import Evidence
 from planner.steptime.database import BACKENDS, NoOperatorDataError, OperatorDatabase, open_database
 from planner.steptime.graph import StateOp
-from planner.steptime.sources import F64, Timed, monotone, prefill_shape
+from planner.steptime.sources import F64, Timed, monotone
 
 _CONV_TAPS = 4
 _LONGEST_PROMPT = 32768
@@ -32,17 +32,7 @@ def state_prefill(
     for i, new in enumerate(tokens):
         length = min(new, float(_LONGEST_PROMPT))
         column[i] = sum(_prefill_ms(source, text, length) for text in texts) * new / length
-    ms = np.repeat(monotone(column)[:, None], len(context), axis=1)
-    for j, keys in enumerate(context):
-        for i, new in enumerate(tokens):
-            prompts, each, _ = prefill_shape(new, keys)
-            if prompts > 1.5:
-                ms[i, j] = sum(
-                    source.time_ms(text, context=True, batch=round(prompts), length=max(1, round(each)),
-                                   tokens=round(prompts) * max(1, round(each)))
-                    for text in texts
-                ) * prompts / round(prompts)  # fmt: skip
-    return Timed(ms, evidence, notes)
+    return Timed(np.repeat(monotone(column)[:, None], len(context), axis=1), evidence, notes)
 
 
 def _prefill_ms(source: OperatorDatabase, text: str, length: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -205,3 +206,11 @@ def test_nothing_reaches_for_the_network(monkeypatch: pytest.MonkeyPatch) -> Non
     database = open_database("b200_sxm", "vllm")
     assert database is not None
     assert step("mistralai/Mistral-7B-Instruct-v0.3", "B200-SXM").evidence is Evidence.SILICON
+
+
+def test_encoders_attend_to_the_whole_prompt() -> None:
+    source = source_for(get_gpu(H200), settings("Qwen/Qwen3-8B", H200).engine)
+    axes = np.array([8192.0]), np.array([4096.5])
+    forward = source.prefill(attention(16, 16, 64), *axes).ms[0, 0]
+    both_ways = source.prefill(replace(attention(16, 16, 64), causal=False), *axes).ms[0, 0]
+    assert both_ways == pytest.approx(2 * forward, rel=0.25)

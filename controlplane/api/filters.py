@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import django_filters as df
@@ -74,13 +75,16 @@ class StrictFilter(DjangoFilterBackend):
 class StrictOrdering(OrderingFilter):
     """``ordering=field`` or ``-field``, several separated by commas; an unknown field is refused."""
 
-    def remove_invalid_fields(self, queryset: QuerySet, fields: list[str], view: Any, request: Request) -> list[str]:
+    def remove_invalid_fields(
+        self, queryset: QuerySet, fields: Iterable[str], view: Any, request: Request
+    ) -> list[str]:
         """All of them; raises ValidationError for one that cannot be ordered by."""
         known = [item[0] for item in self.get_valid_fields(queryset, view, {"request": request})]
-        for name in fields:
+        wanted = list(fields)
+        for name in wanted:
             if name.removeprefix("-") not in known:
                 raise ValidationError({"ordering": f"{name[:60]!r} is not known; use one of: {', '.join(known)}."})
-        return fields
+        return wanted
 
     def filter_queryset(self, request: Request, queryset: QuerySet, view: Any) -> QuerySet:
         """Ordered rows, the id last so that pages do not overlap."""

@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.problems import Fault, KeyReused, Malformed
-from controlplane.core.models import IdempotencyKey
+from controlplane.core.models import IdempotencyKey, User
 
 HEADER = "Idempotency-Key"
 KEPT_HEADERS = ("Location", "ETag")
@@ -51,18 +51,28 @@ def run_once(act: Callable[..., Response], key: str, request: Request, *args: An
     return response
 
 
+def _user(request: Request) -> User:
+    if not isinstance(request.user, User):
+        raise TypeError("an anonymous request reached the idempotency keys")
+    return request.user
+
+
 def _reserve(request: Request, key: str, digest: str) -> IdempotencyKey:
     try:
         with transaction.atomic():
             return IdempotencyKey.objects.create(
-                user=request.user, key=key, method=request.method, path=request.path[:300], request_digest=digest
+                user=_user(request),
+                key=key,
+                method=request.method or "",
+                path=request.path[:300],
+                request_digest=digest,
             )
     except IntegrityError as error:
         raise _AlreadyKnownError from error
 
 
 def _known(request: Request, key: str, digest: str) -> Response | None:
-    row = IdempotencyKey.objects.filter(user=request.user, key=key, status__isnull=False).first()
+    row = IdempotencyKey.objects.filter(user=_user(request), key=key, status__isnull=False).first()
     if row is None:
         return None
     if row.request_digest != digest:

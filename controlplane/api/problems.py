@@ -209,7 +209,7 @@ def _of_rest(error: exceptions.APIException, data: Any) -> Answer:
     if isinstance(error, exceptions.UnsupportedMediaType):
         return Answer(415, "unsupported-media-type", f"{detail} Send application/json unless the schema says more.")
     if isinstance(error, exceptions.Throttled):
-        wait = str(int(error.wait)) if getattr(error, "wait", None) else "1"
+        wait = str(int(getattr(error, "wait", None) or 1))
         return Answer(429, "throttled", f"{detail} Wait {wait} s.", headers={"Retry-After": wait})
     return Answer(error.status_code, "malformed" if error.status_code < 500 else "internal", detail)
 

@@ -56,7 +56,7 @@ CHANGING = ("post", "put", "patch", "delete")
 class ApiSchema(AutoSchema):
     """One operation."""
 
-    def get_override_parameters(self) -> list[OpenApiParameter]:
+    def get_override_parameters(self) -> list[Any]:
         """Headers that apply to a change."""
         found = list(super().get_override_parameters())
         view = self.view
@@ -68,18 +68,20 @@ class ApiSchema(AutoSchema):
     def get_request_serializer(self) -> Any:
         """For a bulk call: a list of the records, of changes, or of ids."""
         serializer = super().get_request_serializer()
-        bulk = getattr(self.view, "action", "")
+        view: Any = self.view
+        bulk = getattr(view, "action", "")
         if bulk == "bulk_create":
-            return self.view.get_serializer(many=True)
+            return view.get_serializer(many=True)
         if bulk in ("bulk_update", "bulk_delete"):
-            return _bulk_item(self.view.serializer_class, bulk)(many=True, partial=bulk == "bulk_update")
+            return _bulk_item(view.serializer_class, bulk)(many=True, partial=bulk == "bulk_update")
         return serializer
 
     def get_response_serializers(self) -> Any:
         """For a bulk call: the list of records as they are stored now."""
-        bulk = getattr(self.view, "action", "")
+        view: Any = self.view
+        bulk = getattr(view, "action", "")
         if bulk in ("bulk_create", "bulk_update"):
-            return {201 if bulk == "bulk_create" else 200: self.view.get_serializer(many=True)}
+            return {201 if bulk == "bulk_create" else 200: view.get_serializer(many=True)}
         return super().get_response_serializers()
 
     def _is_list_view(self, serializer: Any = None) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db import models
 from drf_spectacular.types import OpenApiTypes
@@ -39,7 +38,7 @@ class RecordField(serializers.RelatedField):
 
     def to_internal_value(self, data: Any) -> models.Model:
         """The record; the error names some that exist."""
-        queryset = self.get_queryset()
+        queryset: Any = self.get_queryset()
         if isinstance(data, bool) or not isinstance(data, (int, str)):
             raise serializers.ValidationError(f"Must be a {self.key} or an id.", code="invalid")
         lookup = {"pk": data} if isinstance(data, int) else {self.key: data}
@@ -52,7 +51,7 @@ class RecordField(serializers.RelatedField):
             )
         return found
 
-    def to_representation(self, value: models.Model) -> str:
+    def to_representation(self, value: Any) -> str:
         """The natural key."""
         return str(getattr(value, self.key))
 
@@ -78,7 +77,8 @@ class Strict(serializers.Serializer):
         except serializers.ValidationError as error:
             if not faults:
                 raise
-            raise serializers.ValidationError({**error.detail, **faults}) from error
+            detail: Any = error.detail
+            raise serializers.ValidationError({**detail, **faults}) from error
         if faults:
             raise serializers.ValidationError(faults)
         return values
@@ -92,11 +92,9 @@ class RecordSerializer(Strict, serializers.ModelSerializer):
 
     serializer_choice_field = KnownChoiceField
 
-    class Meta:
-        brief_fields: ClassVar[Sequence[str]] = ("id",)
-        detail_only: ClassVar[Sequence[str]] = ()
+    Meta: Any
 
-    def get_fields(self) -> dict[str, serializers.Field]:
+    def get_fields(self) -> dict[str, Any]:
         """All fields, or those that the request chose."""
         fields = super().get_fields()
         outer = self.parent.parent if isinstance(self.parent, serializers.ListSerializer) else self.parent
@@ -116,7 +114,7 @@ def record_meta(
     read_only: str = "",
     detail_only: str = "",
     **extra: Any,
-) -> type:
+) -> Any:
     """A ``Meta`` with the columns that every record has around its own ``fields`` (names separated by blanks)."""
     versioned = [name for name in ("version", "created_at", "updated_at") if hasattr(model, name)]
     names = ["id", *fields.split(), *versioned]

@@ -36,7 +36,7 @@ class CatalogueGpuSerializer(serializers.Serializer):
     compute_capability = serializers.FloatField(allow_null=True)
     pcie_gen = serializers.IntegerField(allow_null=True)
     aic_system = serializers.CharField(allow_null=True, help_text="Where measured operators exist.")
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
     notes = serializers.CharField()
     unified_memory = serializers.BooleanField()
 
@@ -53,7 +53,7 @@ class CatalogueNodeTypeSerializer(serializers.Serializer):
     max_power_w = serializers.FloatField(allow_null=True)
     rack_units = serializers.IntegerField(allow_null=True)
     network_gb_s = serializers.FloatField()
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
 
 
 class CataloguePriceSerializer(serializers.Serializer):
@@ -65,7 +65,7 @@ class CataloguePriceSerializer(serializers.Serializer):
     unit = serializers.CharField()
     usd_low = serializers.DecimalField(max_digits=14, decimal_places=4, allow_null=True)
     usd_high = serializers.DecimalField(max_digits=14, decimal_places=4, allow_null=True)
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
     date = serializers.CharField()
     reliability = serializers.CharField()
     notes = serializers.CharField()
@@ -91,7 +91,7 @@ class CatalogueTraceSerializer(serializers.Serializer):
     requests = serializers.IntegerField()
     has_arrivals = serializers.BooleanField()
     prefix_hit = serializers.FloatField(allow_null=True)
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
     licence = serializers.CharField()
 
 

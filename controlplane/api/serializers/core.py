@@ -27,7 +27,7 @@ class MeSerializer(serializers.ModelSerializer):
 
     site_roles = serializers.DictField(child=serializers.CharField(), help_text="Roles at sites, by slug.")
     token = serializers.CharField(allow_null=True, help_text="Name of the token that was used; null in a browser.")
-    read_only = serializers.BooleanField(help_text="Whether that token only reads.")
+    read_only = serializers.BooleanField(help_text="Whether that token only reads.")  # type: ignore[assignment]
 
     class Meta:
         model = User
@@ -78,7 +78,7 @@ class ProvisionSerializer(Strict):
     name = serializers.CharField(max_length=100)
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
     networks = serializers.ListField(child=serializers.CharField(max_length=50), required=False, max_length=32)
-    read_only = serializers.BooleanField(required=False, default=False)
+    read_only = serializers.BooleanField(required=False, default=False)  # type: ignore[assignment]
 
 
 class ChangeSerializer(RecordSerializer):

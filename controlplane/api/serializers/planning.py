@@ -49,7 +49,7 @@ class PlanSerializer(RecordSerializer):
         brief="scenario number state",
         read_only="scenario number state status job model_version usd_per_hour computed_at approved_at",
     )
-    Meta.detail_only = ("summary",)  # type: ignore[attr-defined]
+    Meta.detail_only = ("summary",)
 
     @extend_schema_field(OpenApiTypes.OBJECT)
     def get_summary(self, plan: Plan) -> dict[str, Any] | None:

@@ -69,7 +69,7 @@ class TraceUploadSerializer(Strict):
 
     name = serializers.CharField(max_length=100, required=False)
     file = serializers.FileField(required=False, allow_empty_file=True)
-    source = serializers.CharField(max_length=300, required=False, allow_blank=True)
+    source = serializers.CharField(max_length=300, required=False, allow_blank=True)  # type: ignore[assignment]
     licence = serializers.CharField(max_length=100, required=False, allow_blank=True)
     catalogue_name = serializers.CharField(max_length=100, required=False)
 
@@ -112,7 +112,7 @@ class LlmModelSerializer(RecordSerializer):
         brief="model_id architecture parameters",
         read_only="architecture parameters",
     )
-    Meta.detail_only = ("config", "quant_config")  # type: ignore[attr-defined]
+    Meta.detail_only = ("config", "quant_config")
 
 
 class SloTargetSerializer(RecordSerializer):

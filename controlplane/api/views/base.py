@@ -17,7 +17,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework import mixins, status, viewsets
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
-from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
@@ -49,7 +49,7 @@ class OneRenderer(DefaultContentNegotiation):
 class ApiMixin:
     """Bounds the body, and keeps the answer to a request that carries an idempotency key."""
 
-    content_negotiation_class = OneRenderer
+    content_negotiation_class: type[BaseContentNegotiation] = OneRenderer
     max_body_bytes: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     changes_nothing: ClassVar[bool] = False  # POST here computes only
     changing_role: ClassVar[Role | None] = None  # asked for before the body is read; the services ask again, by site
@@ -107,7 +107,7 @@ class ReadViewSet(ApiMixin, mixins.ListModelMixin, mixins.RetrieveModelMixin, vi
 
     def get_serializer_context(self) -> dict[str, Any]:
         """With the chosen fields, on reads."""
-        context = super().get_serializer_context()
+        context = dict(super().get_serializer_context())
         if self.request is not None and self.request.method == "GET" and self.action in ("list", "retrieve"):
             context["only"] = self._chosen_fields()
         return context

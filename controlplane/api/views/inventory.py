@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -36,8 +37,8 @@ class TableViewSet(RecordViewSet):
 
     table: ClassVar[str]
     changing_role = Role.OPERATOR
-    search_fields = ("name",)
-    ordering_fields = ("id", "name", "created_at", "updated_at")
+    search_fields: ClassVar[tuple[str, ...]] = ("name",)
+    ordering_fields: ClassVar[tuple[str, ...]] = ("id", "name", "created_at", "updated_at")
 
     @property
     def max_body_bytes(self) -> int:  # type: ignore[override]
@@ -79,7 +80,7 @@ class TableViewSet(RecordViewSet):
     def import_file(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Import a CSV or XLSX file, wholly or not at all; every faulty row is named."""
         file = request.data.get("file") if hasattr(request.data, "get") else None
-        if not hasattr(file, "read"):
+        if not isinstance(file, UploadedFile):
             raise ValidationError({"file": "Send the file as the body (text/csv, or XLSX's type) or as a form's file."})
         report = services.import_table(
             actor=actor_of(request),

@@ -27,6 +27,7 @@ class HostTime:
     up_to: int = 2048
 
 
+_NOTHING = HostTime(fixed_ms=0.0, per_sequence_ms=0.0)
 _ASYNC = HostTime(fixed_ms=0.16, per_sequence_ms=0.0012)
 # vLLM 0.12.0, Qwen3-32B on 2-8 H100: 1.8, 3.0, 4.2 and 6.9 ms above the kernels at 8, 32, 64 and 128 streams, at any
 # TP.
@@ -38,6 +39,11 @@ _TRT_SYNC = HostTime(fixed_ms=0.8, per_sequence_ms=0.006)
 # TensorRT-LLM 1.0, Llama-3.1-8B on 2, 4, 8 H100: above the kernels 0.2 + 0.005 b, 0.2 + 0.02 b, 0.35 + 0.028 b ms at
 # batch b, nothing on one GPU, no more at 128 than at 64: the ranks agree on each step's requests in Python.
 _TRT_RANKS = HostTime(fixed_ms=0.1, per_sequence_ms=0.0095, up_to=64)
+
+
+# vLLM before V1, 7-70B models on 2 and 4 H100 (ANL LLM-Inference-Bench, static batches 1-64): 0.1-2.1 and 0.8-2.6 ms
+# above what one GPU's runs add.
+_VLLM_OLD_RANKS = HostTime(fixed_ms=0.3, per_sequence_ms=0.015)
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
@@ -66,10 +72,13 @@ def host_time(resolved: ResolvedSettings) -> HostTime:
 
 def rank_time(resolved: ResolvedSettings) -> HostTime:
     """Host time per step that an instance of several ranks adds in this engine and version."""
-    if resolved.engine is EngineName.TENSORRT_LLM and version_tuple(resolved.version)[:2] == (1, 0):
-        doublings = log2(resolved.tp)
-        return HostTime(_TRT_RANKS.fixed_ms * doublings, _TRT_RANKS.per_sequence_ms * doublings, _TRT_RANKS.up_to)
-    return HostTime(0.0, 0.0)
+    version = version_tuple(resolved.version)
+    if resolved.engine is EngineName.TENSORRT_LLM:
+        per_doubling = _TRT_RANKS if version[:2] == (1, 0) else _NOTHING
+    else:
+        per_doubling = _VLLM_OLD_RANKS if version < (0, 8) else _NOTHING
+    doublings = log2(resolved.tp)
+    return HostTime(per_doubling.fixed_ms * doublings, per_doubling.per_sequence_ms * doublings, per_doubling.up_to)
 
 
 def front_end(resolved: ResolvedSettings) -> FrontEnd:

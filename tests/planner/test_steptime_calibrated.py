@@ -17,7 +17,7 @@ from planner.steptime import build
 from planner.steptime.__main__ import main
 from planner.steptime.calibrated import fit, matching
 from planner.steptime.clock import slowdown
-from planner.steptime.front_end import front_end, host_time, version_tuple
+from planner.steptime.front_end import front_end, host_time, rank_time, version_tuple
 from tests.planner.steptime_samples import H200, settings, step
 
 FACTOR = CalibrationFactor("vllm", H200, "", "", 0, 1.1, 5.0, 4, 0.03, "probe 1")
@@ -138,3 +138,14 @@ def test_a_hand_over_that_leaves_the_node_takes_longer() -> None:
     near = inside.mixed_ms(8192, 0, 0.0) - base.mixed_ms(8192, 0, 0.0)
     far = across.mixed_ms(8192, 0, 0.0) - alone.mixed_ms(8192, 0, 0.0)
     assert 0.0 < near < far
+
+
+def test_ranks_that_agree_in_python_add_host_time() -> None:
+    """TensorRT-LLM 1.0, Llama-3.1-8B on eight H100: 1.9 ms above the kernels at 64 streams, nothing on one GPU."""
+    resolved = settings("Qwen/Qwen3-8B", H200, "tensorrt_llm")
+    early = replace(resolved, version="1.0.0rc3", tp=8)
+    added = rank_time(early)
+    assert added.fixed_ms + 64 * added.per_sequence_ms == pytest.approx(2.1, abs=0.3)
+    assert added.up_to == 64
+    assert rank_time(replace(early, tp=1)).fixed_ms == 0.0
+    assert rank_time(replace(early, version="1.3.0rc20")).fixed_ms == 0.0

@@ -64,7 +64,7 @@ def kv_interval(
     *,
     unfitted_gib: float = 0.0,
 ) -> Interval:
-    """``kv_gib`` with its 80 % interval; ``unfitted_gib`` activation and memory outside torch.
+    """``kv_gib`` with its 80 % interval; ``unfitted_gib`` the terms that depend on GPU and version.
 
     ``share_gib`` is what the engine's share would give where a fixed limit below it sets ``kv_gib``: that limit is
     exact, the share is not.

@@ -1,14 +1,37 @@
-"""What people reported about memory planning, each as a computation with its right answer (cases M)."""
+"""What people reported about memory planning, each as a computation with its right answer (cases M and H).
+
+Layout cases (H1 to H16) are in test_memory_layout.py, the preemption cliff (H18, H20) in test_memory_cliff.py, waste of
+paging (H7) in test_fragmentation_kv.py, the simulator under preemption (H19) in test_memory_preemption.py.
+
+Not computed, and why:
+* H9 (better packing: 1,489,675 to 2,237,978 tokens) names neither model nor settings; how packing changes with the
+  version is tested on known models instead.
+* H11 (27.08 to 7.73 full requests after a model's revision) names a family, not the two configurations.
+* M27 (graphs of 4.7 to 16.9 GiB on eight MI355X) gives no cause to compute from: the ledger says that its figure was
+  never measured there, and widens the interval.
+* M22 gives no driver versions: the memory that the driver reports is an input, and what it moves is tested.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from memory_samples import account, attention_layers, gpu, h100, own, synthetic, trtllm, vllm
+from memory_samples import (
+    account,
+    attention_layers,
+    gpu,
+    h100,
+    latent_layers,
+    own,
+    state_layers,
+    synthetic,
+    trtllm,
+    vllm,
+)
 
 from planner.catalog import get_model
-from planner.engines import EngineName, command_line, resolve
+from planner.engines import EngineName, command_line, config_files, resolve
 from planner.errors import InputError, UnknownModelError
 from planner.evidence import Evidence
 from planner.memory import advise, fewer_sequences, kv_layout, kv_tokens_from_gib, largest_context
@@ -386,3 +409,89 @@ def test_sequences_are_lowered_until_a_default_starts() -> None:
     assert fewer_sequences(get_model(LLAMA_8B), h100(), fine) is fine
     hopeless = vllm("0.24.0", max_model_len=8192)
     assert fewer_sequences(get_model(LLAMA_70B), h100(), hopeless) is hopeless
+
+
+def test_m14_the_longest_context_of_a_latent_cache() -> None:
+    # 36 layers of a latent of 256 + 64 in 16 bits: 23,040 bytes a token on every rank.
+    model = synthetic(latent_layers(36, rank=256))
+    resolved = resolve(vllm("0.24.0", tp=2, max_model_len=1_048_576), model, gpu("H100-NVL-94GB"))
+    layout = kv_layout(model, resolved)
+    block = layout.block_bytes / GIB
+    assert layout.blocks_for(1_048_576) * block == pytest.approx(22.5, abs=0.005)
+    longest = [layout.longest_for(int(gib // block), 1_048_576) for gib in (17.385, 17.395)]
+    assert longest[0] <= 810_208 <= longest[1]
+
+
+def test_m14_the_overhead_of_a_large_model_is_no_flat_figure() -> None:
+    got = account(LLAMA_70B, gpu("H100-NVL-94GB"), vllm("0.19.0", tp=2, max_model_len=8192))
+    overhead = got.activation_gib + got.non_torch_gib + got.graph_gib
+    assert 4.5 < overhead < 7.0
+    assert 1.5 <= got.graph_gib <= 2.5
+
+
+def test_m27_graphs_on_other_vendors_are_not_called_known() -> None:
+    got = account("moonshotai/Kimi-K3", gpu("MI355X"), vllm("0.24.0", tp=8, max_model_len=8192))
+    assert got.evidence is Evidence.EXTRAPOLATED
+    assert any("never" in note or "4.7 to 16.9" in note for note in got.notes)
+    assert got.kv_gib_80 is not None
+    assert got.kv_gib_80.high - got.kv_gib_80.low > 1.0
+
+
+def test_m31_a_limit_in_bytes_and_a_host_cache() -> None:
+    card, name = gpu("A100-80GB"), "meta-llama/Llama-2-7b-hf"
+    plain = account(name, card, trtllm(max_model_len=4096))
+    assert plain.pool_limit == "free_gpu_memory_fraction"
+    both = account(name, card, trtllm(max_model_len=4096, kv_cache_max_gpu_gib=20.0, kv_cache_max_tokens=50_000))
+    assert both.pool_limit == "max_gpu_total_bytes"  # 20 GiB are 40,960 tokens of 512 KiB
+    assert both.kv_tokens == 40_960
+    fewer = account(name, card, trtllm(max_model_len=4096, kv_cache_max_gpu_gib=20.0, kv_cache_max_tokens=30_000))
+    assert fewer.pool_limit == "max_tokens"
+    assert fewer.kv_tokens == 30_000 // 32 * 32
+    hosted = account(name, card, trtllm(max_model_len=4096, kv_cache_host_gib=8.0))
+    assert hosted.kv_tokens == plain.kv_tokens
+    assert hosted.host_kv_tokens == 8 * 2048
+    files = config_files(resolve(trtllm(kv_cache_max_gpu_gib=20.0, kv_cache_host_gib=8.0), get_model(name), card))
+    assert "max_gpu_total_bytes: 21474836480" in files["llm-api.yaml"]
+    assert "host_cache_size: 8589934592" in files["llm-api.yaml"]
+
+
+def test_m47_logprobs_need_room_that_profiling_never_saw() -> None:
+    name = "Qwen/Qwen3-32B"
+    safe = vllm("0.24.0", max_model_len=2048, max_num_seqs=512, max_num_batched_tokens=1024)
+    none = account(name, h100(), safe)
+    some = account(name, h100(), replace(safe, logprobs=20))
+    assert none.logprobs_gib == 0.0
+    assert some.logprobs_gib == pytest.approx(512 * 151_936 * 4 / GIB, rel=1e-3)
+    assert some.kv_gib == none.kv_gib  # it lies outside the budget
+    prompts = account(name, h100(), replace(safe, max_num_batched_tokens=8192, prompt_logprobs=True))
+    assert prompts.logprobs_gib > 5.0
+    tight = account(name, h100(), replace(safe, gpu_memory_utilization=0.97, logprobs=20))
+    assert account(name, h100(), replace(safe, gpu_memory_utilization=0.97)).fits
+    assert not tight.fits
+    assert tight.binding == "logprobs"
+    assert "forbid" in tight.reasons[0]
+
+
+def test_h12_a_linear_and_latent_hybrid_is_told_to_cut_the_token_budget() -> None:
+    model = synthetic(state_layers(20), latent_layers(7), vocab=163_840, hidden=2304)
+    card = gpu("RTX-3090", total_gib=9.0)  # a share of it, so that a few layers stand for the whole model
+    wide = vllm(
+        "0.24.0", tp=2, max_model_len=120_000, max_num_batched_tokens=64_000, max_num_seqs=16,
+        gpu_memory_utilization=0.4,
+    )  # fmt: skip
+    got = account(model, card, wide)
+    assert not got.fits
+    remedies = {remedy.field: remedy.value for remedy in advise(model, card, wide)}
+    budget = int(remedies["max_num_batched_tokens"])
+    assert budget < 64_000
+    assert account(model, card, replace(wide, max_num_batched_tokens=budget)).fits
+
+
+def test_an_interval_that_holds_the_need_says_so() -> None:
+    settings = vllm("0.24.0", max_model_len=4096)
+    roomy = account(LLAMA_8B, h100(), settings)
+    used = roomy.budget_gib - roomy.kv_gib
+    tight = account(LLAMA_8B, h100(), settings, total_gib=(used + 0.55) / 0.92)
+    assert tight.fits
+    assert "it may not start" in tight.sentence
+    assert "it may not start" not in roomy.sentence

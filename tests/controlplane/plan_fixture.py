@@ -12,24 +12,21 @@ from planner.engines.types import EngineName, ResolvedSettings
 from planner.evidence import Evidence, Interval
 from planner.memory.types import MemoryLedger
 from planner.plan_types import (
-    Baseline,
     Candidate,
-    FlipPoint,
-    Placement,
     PlanNode,
     PlanRequest,
-    PlanResult,
     PlanWorkload,
-    RuleOfThumb,
-    StrandedReport,
-    Unplaced,
-    Verdict,
 )
 from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTarget
 
 PRICES = {
-    "H100-SXM5-80GB": "2.40", "H200-SXM-141GB": "2.95", "L40S": "0.92", "MI300X": "2.10", "A10": "0.44", "B200-SXM": "4.60",
-}  # fmt: skip
+    "H100-SXM5-80GB": "2.40",
+    "H200-SXM-141GB": "2.95",
+    "L40S": "0.92",
+    "MI300X": "2.10",
+    "A10": "0.44",
+    "B200-SXM": "4.60",
+}
 TOTAL_GIB = {
     "H100-SXM5-80GB": 79.2,
     "H200-SXM-141GB": 139.8,
@@ -57,50 +54,121 @@ def nodes() -> tuple[PlanNode, ...]:
         engines = ("vllm",) if gpu == "MI300X" else ("vllm", "tensorrt_llm")
         made += [
             PlanNode(
-                name=f"{site[:3].lower()}-{pool}-{number:02d}", pool=pool, site=site, gpu=gpu, gpus=gpus,
-                nvlink_domain=domain, price=price, state=state, allowed_engines=engines,
+                name=f"{site[:3].lower()}-{pool}-{number:02d}",
+                pool=pool,
+                site=site,
+                gpu=gpu,
+                gpus=gpus,
+                nvlink_domain=domain,
+                price=price,
+                state=state,
+                allowed_engines=engines,
             )
             for number in range(1, count + 1)
-        ]  # fmt: skip
+        ]
     return tuple(made)
 
 
 WORKLOADS = (
-    PlanWorkload("code-completion", "Qwen/Qwen2.5-Coder-32B-Instruct", Load("open", rate_per_s=24.0),
-                 Lengths("normal", mean=1850, sd=900), Lengths("normal", mean=28, sd=20),
-                 (SloTarget("ttft", "p90", 400), SloTarget("tpot", "p90", 25)), kind="code", priority=300),
-    PlanWorkload("support-chat", "meta-llama/Llama-3.3-70B-Instruct", Load("open", rate_per_s=9.0, prefix_hit=0.46),
-                 Lengths("normal", mean=1210, sd=800), Lengths("normal", mean=212, sd=120),
-                 (SloTarget("ttft", "p90", 1000), SloTarget("tpot", "p90", 50)), kind="chat", priority=250),
-    PlanWorkload("agent-tools", "Qwen/Qwen3-32B", Load("open", rate_per_s=5.5, prefix_hit=0.71),
-                 Lengths("normal", mean=7400, sd=5200), Lengths("normal", mean=320, sd=260),
-                 (SloTarget("ttft", "p95", 3000), SloTarget("tpot", "p90", 40)), kind="agent", priority=200, adapters=40,
-                 revisions_per_month=12),
-    PlanWorkload("summarise-docs", "mistralai/Mistral-Small-24B-Instruct-2501", Load("open", rate_per_s=1.6),
-                 Lengths("uniform", low=6000, high=28000), Lengths("normal", mean=460, sd=120),
-                 (SloTarget("e2e", "p95", 30000),), kind="summarise", priority=120),
-    PlanWorkload("embed-search", "BAAI/bge-m3", Load("open", rate_per_s=120.0), Lengths("normal", mean=340, sd=160),
-                 Lengths("fixed", value=0), (SloTarget("e2e", "p99", 300),), kind="embed", priority=80),
-    PlanWorkload("classify-batch", "Qwen/Qwen2.5-7B-Instruct", Load("open", rate_per_s=60.0, arrival="constant"),
-                 Lengths("fixed", value=480), Lengths("fixed", value=8), (SloTarget("e2e", "p99", 5000),), kind="batch",
-                 priority=60),
-)  # fmt: skip
+    PlanWorkload(
+        "code-completion",
+        "Qwen/Qwen2.5-Coder-32B-Instruct",
+        Load("open", rate_per_s=24.0),
+        Lengths("normal", mean=1850, sd=900),
+        Lengths("normal", mean=28, sd=20),
+        (SloTarget("ttft", "p90", 400), SloTarget("tpot", "p90", 25)),
+        kind="code",
+        priority=300,
+    ),
+    PlanWorkload(
+        "support-chat",
+        "meta-llama/Llama-3.3-70B-Instruct",
+        Load("open", rate_per_s=9.0, prefix_hit=0.46),
+        Lengths("normal", mean=1210, sd=800),
+        Lengths("normal", mean=212, sd=120),
+        (SloTarget("ttft", "p90", 1000), SloTarget("tpot", "p90", 50)),
+        kind="chat",
+        priority=250,
+    ),
+    PlanWorkload(
+        "agent-tools",
+        "Qwen/Qwen3-32B",
+        Load("open", rate_per_s=5.5, prefix_hit=0.71),
+        Lengths("normal", mean=7400, sd=5200),
+        Lengths("normal", mean=320, sd=260),
+        (SloTarget("ttft", "p95", 3000), SloTarget("tpot", "p90", 40)),
+        kind="agent",
+        priority=200,
+        adapters=40,
+        revisions_per_month=12,
+    ),
+    PlanWorkload(
+        "summarise-docs",
+        "mistralai/Mistral-Small-24B-Instruct-2501",
+        Load("open", rate_per_s=1.6),
+        Lengths("uniform", low=6000, high=28000),
+        Lengths("normal", mean=460, sd=120),
+        (SloTarget("e2e", "p95", 30000),),
+        kind="summarise",
+        priority=120,
+    ),
+    PlanWorkload(
+        "embed-search",
+        "BAAI/bge-m3",
+        Load("open", rate_per_s=120.0),
+        Lengths("normal", mean=340, sd=160),
+        Lengths("fixed", value=0),
+        (SloTarget("e2e", "p99", 300),),
+        kind="embed",
+        priority=80,
+    ),
+    PlanWorkload(
+        "classify-batch",
+        "Qwen/Qwen2.5-7B-Instruct",
+        Load("open", rate_per_s=60.0, arrival="constant"),
+        Lengths("fixed", value=480),
+        Lengths("fixed", value=8),
+        (SloTarget("e2e", "p99", 5000),),
+        kind="batch",
+        priority=60,
+    ),
+)
 
 
 def settings(engine: EngineName, tp: int, precision: str) -> ResolvedSettings:
     """Settings with defaults that such an engine would resolve."""
     vllm = engine is EngineName.VLLM
     return ResolvedSettings(
-        engine=engine, version="0.24.0" if vllm else "1.3.0rc20", tp=tp, pp=1, ep=1, dp=1, precision=precision,
-        weight_only=False, kv_cache_dtype="fp8" if precision == "fp8" else "bf16", max_model_len=32768,
-        gpu_memory_utilization=0.9 if vllm else None, free_gpu_memory_fraction=None if vllm else 0.9,
-        kv_cache_max_tokens=None, max_num_seqs=256, max_num_batched_tokens=8192, enable_chunked_prefill=True,
-        enable_prefix_caching=True, block_tokens=16 if vllm else 32, async_scheduling=True, enforce_eager=False,
-        cuda_graph_sizes=(1, 2, 4, 8), max_loras=0, max_lora_rank=16, speculative_tokens=0, speculative_acceptance=None,
-        mm_items_per_prompt=0, capacity_policy="PREEMPT_RECOMPUTE" if vllm else "GUARANTEED_NO_EVICT",
+        engine=engine,
+        version="0.24.0" if vllm else "1.3.0rc20",
+        tp=tp,
+        pp=1,
+        ep=1,
+        dp=1,
+        precision=precision,
+        weight_only=False,
+        kv_cache_dtype="fp8" if precision == "fp8" else "bf16",
+        max_model_len=32768,
+        gpu_memory_utilization=0.9 if vllm else None,
+        free_gpu_memory_fraction=None if vllm else 0.9,
+        kv_cache_max_tokens=None,
+        max_num_seqs=256,
+        max_num_batched_tokens=8192,
+        enable_chunked_prefill=True,
+        enable_prefix_caching=True,
+        block_tokens=16 if vllm else 32,
+        async_scheduling=True,
+        enforce_eager=False,
+        cuda_graph_sizes=(1, 2, 4, 8),
+        max_loras=0,
+        max_lora_rank=16,
+        speculative_tokens=0,
+        speculative_acceptance=None,
+        mm_items_per_prompt=0,
+        capacity_policy="PREEMPT_RECOMPUTE" if vllm else "GUARANTEED_NO_EVICT",
         trt_backend="pytorch",
         origin={"max_num_seqs": f"{'vLLM 0.24.0' if vllm else 'TensorRT-LLM'} default for GPUs of 70 GiB or more"},
-    )  # fmt: skip
+    )
 
 
 def ledger(gpu: str, weights_gib: float, engine: EngineName) -> MemoryLedger:
@@ -112,11 +180,27 @@ def ledger(gpu: str, weights_gib: float, engine: EngineName) -> MemoryLedger:
     tokens = int(kv * 2**30 / 163840)
     block = 16 if engine is EngineName.VLLM else 32
     return MemoryLedger(
-        total_gib=total, budget_gib=budget, weights_gib=weights_gib, activation_gib=activation, non_torch_gib=non_torch,
-        graph_gib=graphs, lora_gib=0.0, kv_gib=kv, kv_blocks=tokens // block, block_tokens=block, kv_tokens=tokens,
-        kv_bytes_per_token=163840.0, state_bytes_per_seq=0.0, max_concurrency=tokens / 32768, largest_model_len=tokens,
-        fits=True, reasons=(), binding="", margin_gib=kv - 5.0, evidence=Evidence.CALIBRATED,
-    )  # fmt: skip
+        total_gib=total,
+        budget_gib=budget,
+        weights_gib=weights_gib,
+        activation_gib=activation,
+        non_torch_gib=non_torch,
+        graph_gib=graphs,
+        lora_gib=0.0,
+        kv_gib=kv,
+        kv_blocks=tokens // block,
+        block_tokens=block,
+        kv_tokens=tokens,
+        kv_bytes_per_token=163840.0,
+        state_bytes_per_seq=0.0,
+        max_concurrency=tokens / 32768,
+        largest_model_len=tokens,
+        fits=True,
+        reasons=(),
+        binding="",
+        margin_gib=kv - 5.0,
+        evidence=Evidence.CALIBRATED,
+    )
 
 
 def around(value: float, spread: float = 0.12) -> Interval:
@@ -130,9 +214,19 @@ def percentiles(mean: float) -> Percentiles:
 
 
 def candidate(
-    workload: PlanWorkload, engine: EngineName, gpu: str, tp: int, precision: str, *, weights_gib: float, replicas: int,
-    ttft_ms: float, tpot_ms: float | None, rate: float, evidence: Evidence = Evidence.SILICON,
-) -> Candidate:  # fmt: skip
+    workload: PlanWorkload,
+    engine: EngineName,
+    gpu: str,
+    tp: int,
+    precision: str,
+    *,
+    weights_gib: float,
+    replicas: int,
+    ttft_ms: float,
+    tpot_ms: float | None,
+    rate: float,
+    evidence: Evidence = Evidence.SILICON,
+) -> Candidate:
     """A feasible candidate whose cost and throughput follow from its parts."""
     gpus = replicas * tp
     out = workload.output_tokens.expected
@@ -152,27 +246,52 @@ def candidate(
     m_in = Decimal(str(demand * workload.input_tokens.expected)) * seconds / 1_000_000
     per_out = (total / m_out).quantize(Decimal("0.0001")) if m_out else None
     cost = CostBreakdown(
-        usd_per_month=total, parts=parts, usd_per_mtok_input=(total / m_in).quantize(Decimal("0.0001")),
-        usd_per_mtok_output=per_out, usd_per_mtok_total=(total / (m_in + m_out)).quantize(Decimal("0.0001")),
+        usd_per_month=total,
+        parts=parts,
+        usd_per_mtok_input=(total / m_in).quantize(Decimal("0.0001")),
+        usd_per_mtok_output=per_out,
+        usd_per_mtok_total=(total / (m_in + m_out)).quantize(Decimal("0.0001")),
         usd_per_mtok_output_80=(per_out * Decimal("0.88"), per_out * Decimal("1.14")) if per_out else None,
         gpu_hours_per_month=Decimal(gpus * 730),
-    )  # fmt: skip
+    )
     output = demand * out
     performance = Performance(
-        output_tok_per_s=output, total_tok_per_s=output + demand * workload.input_tokens.expected, req_per_s=demand,
-        ttft_ms=percentiles(ttft_ms), tpot_ms=percentiles(tpot_ms) if tpot_ms else None,
-        e2e_ms=percentiles(ttft_ms + (tpot_ms or 0) * max(0, out - 1)), output_tok_per_s_80=around(output, 0.08),
-        ttft_ms_80=around(ttft_ms, 0.18), tpot_ms_80=around(tpot_ms, 0.07) if tpot_ms else None, preemptions=0,
-        kv_waste=0.031, mean_kv_used=0.44, mean_batch=21.3, utilisation=0.81, goodput_per_s=demand * 0.97, saturated=False,
+        output_tok_per_s=output,
+        total_tok_per_s=output + demand * workload.input_tokens.expected,
+        req_per_s=demand,
+        ttft_ms=percentiles(ttft_ms),
+        tpot_ms=percentiles(tpot_ms) if tpot_ms else None,
+        e2e_ms=percentiles(ttft_ms + (tpot_ms or 0) * max(0, out - 1)),
+        output_tok_per_s_80=around(output, 0.08),
+        ttft_ms_80=around(ttft_ms, 0.18),
+        tpot_ms_80=around(tpot_ms, 0.07) if tpot_ms else None,
+        preemptions=0,
+        kv_waste=0.031,
+        mean_kv_used=0.44,
+        mean_batch=21.3,
+        utilisation=0.81,
+        goodput_per_s=demand * 0.97,
+        saturated=False,
         evidence=evidence,
-    )  # fmt: skip
+    )
     return Candidate(
-        id=f"{workload.name}/{engine}/{gpu}/tp{tp}pp1ep1dp1/{precision}", workload=workload.name, gpu=gpu,
-        settings=settings(engine, tp, precision), status="ok", memory=ledger(gpu, weights_gib, engine),
-        performance=performance, replica_rate_per_s=rate, replica_rate_80=around(rate, 0.1), replicas=replicas,
-        gpus_per_replica=tp, tok_s_per_gpu=max(output, demand) / gpus, tok_s_per_user=1000 / tpot_ms if tpot_ms else 0.0,
-        cost=cost, evidence=evidence, max_nvlink_domain_needed=tp,
-    )  # fmt: skip
+        id=f"{workload.name}/{engine}/{gpu}/tp{tp}pp1ep1dp1/{precision}",
+        workload=workload.name,
+        gpu=gpu,
+        settings=settings(engine, tp, precision),
+        status="ok",
+        memory=ledger(gpu, weights_gib, engine),
+        performance=performance,
+        replica_rate_per_s=rate,
+        replica_rate_80=around(rate, 0.1),
+        replicas=replicas,
+        gpus_per_replica=tp,
+        tok_s_per_gpu=max(output, demand) / gpus,
+        tok_s_per_user=1000 / tpot_ms if tpot_ms else 0.0,
+        cost=cost,
+        evidence=evidence,
+        max_nvlink_domain_needed=tp,
+    )
 
 
 def refused(workload: PlanWorkload, engine: EngineName, gpu: str, status: str, reason: str) -> Candidate:
@@ -183,117 +302,3 @@ def refused(workload: PlanWorkload, engine: EngineName, gpu: str, status: str, r
 def plan_request() -> PlanRequest:
     """The scenario."""
     return PlanRequest("Both sites, December", nodes(), WORKLOADS, energy=EnergyPrice(Decimal("0.14")))
-
-
-_V, _T = EngineName.VLLM, EngineName.TENSORRT_LLM
-
-
-def _candidates() -> tuple[Candidate, ...]:
-    code, chat, agent, docs, embed, batch = WORKLOADS
-    rows = [
-        candidate(code, _T, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=142, tpot_ms=9.8, rate=8.6),
-        candidate(code, _V, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.4, replicas=4, ttft_ms=171, tpot_ms=11.2, rate=7.1),
-        candidate(code, _V, "H200-SXM-141GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=166, tpot_ms=9.1, rate=8.8),
-        candidate(code, _T, "H200-SXM-141GB", 2, "fp8", weights_gib=16.4, replicas=3, ttft_ms=139, tpot_ms=8.2, rate=9.9),
-        candidate(code, _V, "L40S", 4, "fp8", weights_gib=8.2, replicas=5, ttft_ms=344, tpot_ms=21.8, rate=5.0,
-                  evidence=Evidence.EXTRAPOLATED),
-        candidate(chat, _V, "H200-SXM-141GB", 2, "fp8", weights_gib=33.9, replicas=3, ttft_ms=312, tpot_ms=23.6, rate=3.4),
-        candidate(chat, _T, "H200-SXM-141GB", 2, "fp8", weights_gib=33.9, replicas=3, ttft_ms=288, tpot_ms=22.4, rate=3.5),
-        candidate(chat, _V, "H100-SXM5-80GB", 4, "fp8", weights_gib=17.0, replicas=3, ttft_ms=270, tpot_ms=17.9, rate=4.2),
-        candidate(chat, _V, "MI300X", 1, "bf16", weights_gib=131.6, replicas=6, ttft_ms=640, tpot_ms=41.0, rate=1.6,
-                  evidence=Evidence.ROOFLINE),
-        candidate(agent, _V, "H100-SXM5-80GB", 2, "fp8", weights_gib=16.8, replicas=4, ttft_ms=880, tpot_ms=17.4, rate=1.6),
-        candidate(agent, _T, "H100-SXM5-80GB", 4, "fp8", weights_gib=8.4, replicas=3, ttft_ms=690, tpot_ms=13.1, rate=1.9),
-        candidate(agent, _V, "MI300X", 1, "bf16", weights_gib=61.2, replicas=5, ttft_ms=1490, tpot_ms=27.3, rate=1.2,
-                  evidence=Evidence.ROOFLINE),
-        candidate(docs, _V, "L40S", 4, "fp8", weights_gib=5.9, replicas=2, ttft_ms=2110, tpot_ms=29.5, rate=0.9,
-                  evidence=Evidence.EXTRAPOLATED),
-        candidate(docs, _T, "L40S", 4, "fp8", weights_gib=5.9, replicas=2, ttft_ms=1930, tpot_ms=30.9, rate=0.85,
-                  evidence=Evidence.EXTRAPOLATED),
-        candidate(batch, _V, "L40S", 1, "fp8", weights_gib=7.6, replicas=2, ttft_ms=96, tpot_ms=13.4, rate=38.0,
-                  evidence=Evidence.CALIBRATED),
-        candidate(batch, _T, "L40S", 1, "fp8", weights_gib=7.6, replicas=2, ttft_ms=88, tpot_ms=13.1, rate=41.0),
-        candidate(embed, _V, "A10", 1, "fp16", weights_gib=1.1, replicas=2, ttft_ms=38, tpot_ms=None, rate=74.0,
-                  evidence=Evidence.ROOFLINE),
-        refused(code, _T, "MI300X", "unsupported", "TensorRT-LLM runs on NVIDIA GPUs only."),
-        refused(code, _V, "A10", "infeasible", "Weights take 61.2 GiB; an A10 has 22.1 GiB. Needs TP 4, this node has 2."),
-        refused(chat, _T, "L40S", "infeasible", "At TP 4 the KV cache would get −2.4 GiB; needs 8 GPUs in one node."),
-        refused(docs, _V, "B200-SXM", "no_data", "No data for this model in FP4 on B200, and no roofline for its kernels."),
-        refused(embed, _T, "A10", "unsupported", "TensorRT-LLM does not serve embedding models."),
-    ]  # fmt: skip
-    return tuple(rows)
-
-
-def _placements(candidates: tuple[Candidate, ...], chosen: tuple[str, ...]) -> tuple[Placement, ...]:
-    free = {node.name: list(range(node.gpus)) for node in nodes() if node.state == "active"}
-    by_gpu: dict[str, list[str]] = {}
-    for node in nodes():
-        if node.state == "active":
-            by_gpu.setdefault(node.gpu, []).append(node.name)
-    placed = []
-    by_id = {c.id: c for c in candidates}
-    for key in chosen:
-        c = by_id[key]
-        for replica in range(c.replicas):
-            name = next(n for n in by_gpu[c.gpu] if len(free[n]) >= c.gpus_per_replica)
-            taken, free[name] = free[name][: c.gpus_per_replica], free[name][c.gpus_per_replica :]
-            placed.append(Placement(c.workload, c.id, replica, name, tuple(taken)))
-    return tuple(placed)
-
-
-def plan_result() -> PlanResult:
-    """The answer."""
-    made = _candidates()
-    ids = {c.id.split("/", 1)[0]: [x.id for x in made if x.workload == c.workload and x.status == "ok"] for c in made}
-    chosen = tuple(ids[w.name][0] for w in WORKLOADS)
-    verdicts = (
-        Verdict("code-completion", chosen[0], ids["code-completion"][1], "tensorrt_llm", Interval(0.24, 0.12, 0.33), False,
-                "TensorRT-LLM is 24 % cheaper here (12–33 %). Below 14 req/s the answer flips.",
-                ("Its TTFT of 142 ms leaves room for a third more requests per replica within 400 ms.",
-                 "Three replicas carry 24 req/s; vLLM needs four.",
-                 "One revision a month costs 9 minutes of warm-up."),
-                (FlipPoint("rate_per_s", "req/s", 24.0, 14.0, (1.0, 200.0), "Below 14 req/s vLLM is cheaper."),
-                 FlipPoint("revisions_per_month", "", 1.0, 44.0, (0.0, 200.0), "Above 44 revisions a month vLLM is cheaper."))),
-        Verdict("support-chat", chosen[1], ids["support-chat"][1], "vllm", Interval(0.006, -0.06, 0.08), True,
-                "Too close to call: vLLM is 0.6 % cheaper (-6 to 8 %). Probe both at 3.4 req/s to settle it.",
-                ("Both need three replicas of two H200.", "TensorRT-LLM answers 8 % sooner; the SLO does not ask for it."),
-                (FlipPoint("prefix_hit", "share", 0.46, 0.31, (0.0, 0.95), "Below a prefix hit of 31 % TensorRT-LLM is cheaper."),),
-                "Probe both engines on one H200 pair at 3.4 req/s for 6 minutes."),
-        Verdict("agent-tools", chosen[2], ids["agent-tools"][1], "vllm", Interval(0.34, 0.21, 0.44), False,
-                "vLLM is 34 % cheaper here (21–44 %). No searched value flips it.",
-                ("40 adapters change 12 times a month; vLLM loads them without a rebuild.",
-                 "TensorRT-LLM needs TP 4 for the same context."),
-                (FlipPoint("adapters", "", 40.0, None, (0.0, 200.0), "No number of adapters up to 200 flips it."),)),
-        Verdict("summarise-docs", chosen[3], ids["summarise-docs"][1], "vllm", Interval(0.02, -0.09, 0.13), True,
-                "Too close to call: vLLM is 2 % cheaper (-9 to 13 %).",
-                ("Rests on extrapolated prefill times above 16,384 tokens.",), (), "Probe vLLM at 0.9 req/s with 28,000 tokens."),
-        Verdict("classify-batch", chosen[5], ids["classify-batch"][1], "vllm", Interval(0.05, 0.01, 0.09), False,
-                "vLLM is 5 % cheaper here (1–9 %): both need two L40S, and it has no build to run.",
-                ("Calibrated by three probes on this node type.",)),
-        Verdict("embed-search", chosen[4], None, "vllm", None, False,
-                "vLLM only: TensorRT-LLM does not serve embedding models.", ("Rests on the roofline of the A10.",)),
-    )  # fmt: skip
-    placements = _placements(made, chosen)
-    by_id = {c.id: c for c in made}
-    usd = sum((Decimal(PRICES[by_id[key].gpu]) * by_id[key].gpus for key in chosen), Decimal(0))
-    owned = sum((node.price.usd_per_gpu_hour * node.gpus for node in nodes() if node.state == "active"), Decimal(0))
-    return PlanResult(
-        request_name="Both sites, December", model_version="0.1.0", status="optimal", objective_usd_per_hour=usd,
-        bound_usd_per_hour=usd, gap=0.0, solve_s=3.41, candidates=made, verdicts=verdicts, placements=placements,
-        unplaced=(Unplaced("support-chat", 1, "N+1 asks for a spare pair of H200 in another rack; none is free.",
-                           "Let the spare share a rack, or free 2 GPUs of osl-h200-02."),),
-        usd_per_hour=usd, idle_usd_per_hour=owned - usd,
-        stranded_before=StrandedReport(108, 4.0, {}, 8), stranded_after=StrandedReport(80, 3.0, {"fra-l40s-03": 1.0, "fra-l40s-04": 2.0}, 8),
-        moves=0, notes=("H100 prices are catalogue rental prices; a cost of ownership would be more exact.",),
-        baselines=(Baseline("Best fit", usd * Decimal("1.12"), 1, 0.97), Baseline("vLLM only", usd * Decimal("1.09"), 0, 1.0)),
-        rules=(
-            RuleOfThumb("ttft-hopper", "TensorRT-LLM answers sooner on Hopper", "confirmed",
-                        "In 4 of 4 pairs on H100 and H200 its TTFT is lower, by 8 to 17 %.",
-                        (("code-completion on H100-SXM5-80GB", 0.17), ("support-chat on H200-SXM-141GB", 0.08))),
-            RuleOfThumb("density-128", "Past 128 streams TensorRT-LLM packs more per GPU", "not_testable",
-                        "No workload holds 128 streams on one replica."),
-            RuleOfThumb("lora-agility", "vLLM is the better home for many adapters", "confirmed",
-                        "With 40 adapters vLLM is 34 % cheaper on agent-tools.", (("agent-tools", 0.34),)),
-        ),
-        router_config="model_list:\n  - model_name: support-chat\n    litellm_params:\n      model: openai/support-chat\n",
-    )  # fmt: skip

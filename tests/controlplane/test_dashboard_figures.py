@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from controlplane.dashboard import chart, figures, figures_load, fmt, gpumap, palette, plancompare, planrow, planview
 from planner.jsonio import to_json
-from tests.controlplane import plan_fixture
+from tests.controlplane import plan_answer, plan_fixture
 
-REQUEST, RESULT = to_json(plan_fixture.plan_request()), to_json(plan_fixture.plan_result())
+REQUEST, RESULT = to_json(plan_fixture.plan_request()), to_json(plan_answer.plan_result())
 ROWS = planview.workload_rows(REQUEST, RESULT)
 
 
@@ -225,3 +225,42 @@ def test_map_escapes_names() -> None:
     markup = gpumap.build([node], []).sites[0].kinds[0].markup
     assert "<b>" not in markup
     assert "&lt;b&gt;&amp;" in markup
+
+
+def test_planner_sentences_are_said_plainly() -> None:
+    assert fmt.plain("vLLM on A10 (tp2pp1ep8dp1 as-config): -7 to 18 %") == "vLLM on A10 (TP 2 · EP 8): −7 to 18 %"
+    assert fmt.plain("fra-h100-01 at 10-20 ms, 2026-12-01") == "fra-h100-01 at 10-20 ms, 2026-12-01"
+    assert fmt.band(0.12, 0.33, "share") == "12–33 %"
+    assert fmt.band(-0.06, 0.08, "share") == "−6 to 8 %"
+    assert fmt.band(17.9, 20.06) == "17.9–20.1"
+
+
+def test_flip_points_lie_between_the_ends_of_what_was_searched() -> None:
+    code = row("code-completion")
+    assert [flip["parameter"] for flip in code.flips] == ["rate_per_s", "revisions_per_month"]
+    rate = code.flips[0]
+    assert 0 < rate["flip_at"] < rate["now_at"] < 100
+    agents = row("agent-tools")
+    assert not agents.flips
+    assert [point["parameter"] for point in agents.steady] == ["adapters"]
+    assert agents.flip_words == "0 of 1 searched parameter would flip it"
+
+
+def test_replicas_of_both_engines_are_told_apart() -> None:
+    other = json.loads(json.dumps(RESULT))
+    mine = [p for p in other["placements"] if p["workload"] == "support-chat"]
+    mine[0]["candidate_id"] = row("support-chat").verdict["runner_up"]
+    chat = next(r for r in planview.workload_rows(REQUEST, other) if r.name == "support-chat")
+    assert chat.hybrid
+    assert sorted((part.engine, part.replicas) for part in chat.serving) == [("tensorrt_llm", 1), ("vllm", 2)]
+    assert chat.gpus == 6
+    assert not row("support-chat").hybrid
+
+
+def test_left_out_candidates_are_grouped_by_reason() -> None:
+    code = row("code-completion")
+    found = {(group["engine"], group["status"]): group for group in planview.left_out(code)}
+    assert found["tensorrt_llm", "unsupported"]["where"] == ["MI300X"]
+    assert "this node has 2" in found["vllm", "infeasible"]["reason"]
+    shown = [entry["candidate"]["id"] for entry in planview.ranked(code, limit=1)]
+    assert {code.verdict["chosen"], code.verdict["runner_up"]} <= set(shown)

@@ -44,9 +44,11 @@ def admin_page(sample: dict[str, Any], sign_in: Callable[[User], Client]) -> Cli
 def paths(sample: dict[str, Any]) -> list[str]:
     plan, job = sample["plan"].pk, sample["job"].pk
     return [
-        "/", "/help/", "/rules/", "/fleet/", "/fleet/?by=engine", "/fleet/?by=use", "/fleet/?by=nonsense", "/fleet/nodes/",
+        "/", "/help/", "/rules/", "/fleet/", "/fleet/?by=engine", "/fleet/?by=use", "/fleet/?by=nonsense",
+        "/fleet/nodes/",
         "/fleet/nodes/?site=oslo&gpu=MI300X&state=active", "/fleet/nodes/osl-h200-01/", "/fleet/prices/",
-        "/fleet/discovered/", "/workloads/", "/workloads/?q=qwen&kind=agent", "/workloads/new/", "/workloads/agent-tools/",
+        "/fleet/discovered/", "/workloads/", "/workloads/?q=qwen&kind=agent", "/workloads/new/",
+        "/workloads/agent-tools/",
         "/workloads/agent-tools/edit/", "/workloads/models/Qwen/Qwen3-32B/", "/workloads/models/add/", "/memory/",
         "/memory/?model=Qwen/Qwen3-32B&gpu=A10&engine=tensorrt_llm", "/plans/", "/plans/?state=ready", "/plans/new/",
         "/plans/compare/", f"/plans/compare/?a={plan}&b={sample['other'].pk}", f"/plans/{plan}/",
@@ -93,7 +95,8 @@ def test_sign_in_and_out(client: Client) -> None:
 def test_pages_of_an_empty_installation_say_what_to_do_next(sign_in: Callable[[User], Client]) -> None:
     page = sign_in(fleet_fixture.make_user())
     for path, words in (
-        ("/", "Add a site, a node type and nodes to begin."), ("/fleet/", "No nodes yet"), ("/workloads/", "Describe a workload"),
+        ("/", "Add a site, a node type and nodes to begin."), ("/fleet/", "No nodes yet"),
+        ("/workloads/", "Describe a workload"),
         ("/plans/", "New scenario"), ("/deployments/", "No deployments yet"), ("/validation/", "Nothing measured yet"),
         ("/jobs/", "No jobs yet"), ("/rules/", "No plan has checked them yet"), ("/fleet/prices/", "No GPU models yet"),
     ):  # fmt: skip
@@ -151,7 +154,8 @@ def test_emulated_is_marked_wherever_it_counts(sample: dict[str, Any], admin_pag
 def test_plan_page_shows_all_that_a_workload_needs(sample: dict[str, Any], admin_page: Client) -> None:
     body = admin_page.get(f"/plans/{sample['plan'].pk}/").content.decode()
     for words in (
-        "TensorRT-LLM is 24 % cheaper here (12–33 %)", "3 × 2 H100-SXM5-80GB", "TP 2, fp8", "fra-h100-01", "cannot serve it",
+        "TensorRT-LLM is 24 % cheaper here (12–33 %)", "3 × 2 H100-SXM5-80GB", "TP 2, fp8", "fra-h100-01",
+        "cannot serve it",
         "Probe to settle", "1 replica without a place.", "Best fit", "free, but stranded",
     ):  # fmt: skip
         assert words in body, words

@@ -26,7 +26,7 @@ from controlplane.workloads.services import install_trace, upload_model
 from planner.errors import InfeasibleError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanRequest, PlanResult
-from tests.controlplane import fleet_fixture, plan_fixture
+from tests.controlplane import fleet_fixture, plan_answer, plan_fixture
 from tests.controlplane.test_workloads import TINY
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,14 +49,14 @@ def fleet_scenario(planner: User) -> Scenario:
 
 @pytest.fixture
 def quick_planner(monkeypatch: pytest.MonkeyPatch) -> list[PlanRequest]:
-    """A planner that answers at once with ``plan_fixture.plan_result``; returns the requests it was given."""
+    """A planner that answers at once with ``plan_answer.plan_result``; returns the requests it was given."""
     asked: list[PlanRequest] = []
 
     def make_plan(request: PlanRequest, progress: Any = None, should_cancel: Any = None) -> PlanResult:
         asked.append(request)
         progress(0.5, "Sizing")
         assert not should_cancel()
-        return plan_fixture.plan_result()
+        return plan_answer.plan_result()
 
     monkeypatch.setattr(planner.plan, "make_plan", make_plan)
     return asked
@@ -145,7 +145,7 @@ def test_active_calibrations_are_used(scenario: Scenario) -> None:
 
 def test_plan_is_computed_and_frozen(fleet_scenario: Scenario, planner: User, quick_planner: list[PlanRequest]) -> None:
     plan = computed(fleet_scenario, planner)
-    expected = plan_fixture.plan_result()
+    expected = plan_answer.plan_result()
     assert (plan.state, plan.number, plan.status) == (Plan.State.READY, 1, expected.status)
     assert from_json(PlanResult, plan.result) == expected
     assert from_json(PlanRequest, plan.request) == quick_planner[0]
@@ -166,7 +166,7 @@ def test_progress_reaches_the_job(fleet_scenario: Scenario, planner: User, quick
     lines = [line.text for line in plan.job.log.all()]
     assert lines[0] == "Reading fleet and workloads"
     assert "Sizing" in lines
-    assert (plan.job.state, plan.job.result["placements"]) == ("succeeded", len(plan_fixture.plan_result().placements))
+    assert (plan.job.state, plan.job.result["placements"]) == ("succeeded", len(plan_answer.plan_result().placements))
 
 
 def test_a_planner_that_fails_is_explained(scenario: Scenario, planner: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_approval_makes_deployments_and_supersedes(
 ) -> None:
     first, second = computed(fleet_scenario, planner), computed(fleet_scenario, planner)
     services.approve_plan(actor=operator, plan=first)
-    result = plan_fixture.plan_result()
+    result = plan_answer.plan_result()
     replicas = {(item.candidate_id, item.replica) for item in result.placements}
     assert set(first.deployments.values_list("candidate_id", "replica")) == replicas
     made = first.deployments.first()

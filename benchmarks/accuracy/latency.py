@@ -58,6 +58,9 @@ def score(row: MeasuredRow) -> Scored:
             guess = perf[f"{metric}_ms"][stat]
             middle = perf[f"{metric}_ms"]["p50"]
             low, high = (bound * guess / middle for bound in perf["interval80"][f"{metric}_ms"])
+            if metric == "ttft" and row.ttft_from_queue:
+                wait = 1000.0 / perf["req_per_s"]
+                guess, low, high = guess + wait, low + wait, high + wait
         predicted[metric] = guess
         ratio[metric] = guess / value
         inside[metric] = low <= value <= high

@@ -6,6 +6,7 @@ bits and two rates differ only by the scale of time (common random numbers).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,8 +107,7 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
     if steady:
         output = _out_of_step(output, rng)
     think = rng.exponential(load.think_s * 1000.0, count) if load.think_s > 0 else np.zeros(count)
-    hits = (np.floor(prompt * load.prefix_hit).astype(np.int64) // block_tokens) * block_tokens
-    hits = np.minimum(hits, (prompt - 1) // block_tokens * block_tokens)
+    hits = _hits(load, prompt, block_tokens)
     if load.kind == "open":
         return RequestSet(
             _arrival_times_ms(load, count, rng), prompt, output, hits, closed=False, first_issued=count, think_ms=think
@@ -125,13 +125,78 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
 
 
 def _out_of_step(output: I64, rng: np.random.Generator) -> I64:
-    """Outputs of equal length, varied by up to 5 %: clients of a service that runs on do not stay in step.
+    """Outputs of equal length, varied by up to 3 %: clients of a service that runs on do not stay in step.
 
     A benchmark of a stated number of equal requests does (its prompts arrive together, round after round), and is
     simulated as stated.
     """
-    varied = np.rint(output * rng.uniform(0.95, 1.05, output.size)).astype(np.int64)
+    varied = np.rint(output * rng.uniform(0.97, 1.03, output.size)).astype(np.int64)
     return np.maximum(varied, 1)
+
+
+def request_chunks(
+    load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, block_tokens: int, chunk: int
+) -> Iterator[RequestSet]:
+    """The requests of a long open load, ``chunk`` at a time; the same seed and chunk give the same requests.
+
+    A trace's lengths follow its times when both sides have one sample per time.
+    """
+    check_load(load)
+    count = default_requests(load)
+    rng = np.random.default_rng(seed)
+    samples = len(inputs.samples)
+    together = inputs.kind == "samples" and outputs.kind == "samples" and samples == len(outputs.samples)
+    replay = together and load.arrival == "trace" and samples == count
+    elapsed = 0.0  # mean gaps since the start
+    for start in range(0, count, chunk):
+        size = min(chunk, count - start)
+        index = None
+        if together:
+            index = np.arange(start, start + size) if replay else rng.integers(0, samples, size)
+        prompt = draw_tokens(inputs, size, rng, index, "input_tokens")
+        output = draw_tokens(outputs, size, rng, index, "output_tokens")
+        if load.arrival == "trace":
+            times = np.asarray(load.times_s[start : start + size], dtype=np.float64)
+            sent = (times - load.times_s[0]) * 1000.0
+        else:
+            gaps = elapsed + np.cumsum(_unit_gaps(load, size, rng))
+            elapsed = float(gaps[-1])
+            sent = _spread(load, gaps)
+        yield RequestSet(
+            sent,
+            prompt,
+            output,
+            _hits(load, prompt, block_tokens),
+            closed=False,
+            first_issued=size,
+            think_ms=np.zeros(size),
+        )
+
+
+def _hits(load: Load, prompt: I64, block_tokens: int) -> I64:
+    """Prompt tokens found in the prefix cache: whole blocks, at least one token left to compute."""
+    hits = (np.floor(prompt * load.prefix_hit).astype(np.int64) // block_tokens) * block_tokens
+    return np.minimum(hits, (prompt - 1) // block_tokens * block_tokens)
+
+
+def _unit_gaps(load: Load, count: int, rng: np.random.Generator) -> F64:
+    """Gaps between arrivals in units of their mean."""
+    if load.arrival == "constant":
+        return np.ones(count)
+    if load.arrival == "gamma":
+        shape = 1.0 / load.cv**2
+        return rng.gamma(shape, 1.0 / shape, count)
+    return rng.exponential(1.0, count)
+
+
+def _spread(load: Load, gaps: F64) -> F64:
+    """Cumulated unit gaps to times in ms. On-off: Poisson at rate / on_share in a period's on part, else silent."""
+    times = gaps * (1000.0 / load.rate_per_s)
+    if load.arrival != "onoff":
+        return times
+    on_ms = load.period_s * 1000.0 * load.on_share
+    active = times * load.on_share
+    return np.floor(active / on_ms) * load.period_s * 1000.0 + active % on_ms
 
 
 def _arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:
@@ -140,16 +205,5 @@ def _arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:
         if times.size < count:
             raise InputError("asks for more requests than the trace holds", field="load.requests", value=count)
         return (times - times[0]) * 1000.0
-    gap_ms = 1000.0 / load.rate_per_s
-    if load.arrival == "constant":
-        return np.arange(count, dtype=np.float64) * gap_ms
-    if load.arrival == "gamma":
-        shape = 1.0 / load.cv**2
-        return np.cumsum(rng.gamma(shape, 1.0 / shape, count)) * gap_ms
-    busy = np.cumsum(rng.exponential(1.0, count)) * gap_ms
-    if load.arrival == "poisson":
-        return busy
-    # on-off: Poisson during the first ``on_share`` of each period at rate / on_share, silent in the rest of it
-    on_ms = load.period_s * 1000.0 * load.on_share
-    active = busy * load.on_share
-    return np.floor(active / on_ms) * load.period_s * 1000.0 + active % on_ms
+    gaps = _unit_gaps(load, count, rng)
+    return _spread(load, np.cumsum(gaps) - (gaps[0] if load.arrival == "constant" else 0.0))

@@ -14,9 +14,10 @@ from planner.errors import InfeasibleError, InputError
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.serving import kernel as k
-from planner.serving.arrivals import RequestSet, request_set
+from planner.serving.arrivals import RequestSet, default_requests, request_chunks, request_set
 from planner.serving.engine import Instance, InstanceRules
 from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms
+from planner.serving.stream import CHUNK, LONG_RUN, run_stream
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
 from planner.steptime.types import FrontEnd, StepModel
 
@@ -68,25 +69,22 @@ def simulate(
     if not ledger.fits:
         raise InfeasibleError("; ".join(ledger.reasons) or "the model does not fit", field="memory")
     rules = instance_rules(resolved, ledger)
+    instances = replicas * resolved.dp
+    if load.kind == "open" and default_requests(load) > LONG_RUN and not timeline and router == "round_robin":
+        chunks = request_chunks(
+            load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens, chunk=CHUNK
+        )
+        within = (_within_context(chunk, resolved, input_tokens, output_tokens) for chunk in chunks)
+        reached = _as_reached(step, load)
+        return run_stream(reached, rules, within, slo=slo, instances=instances, stream_interval=load.stream_interval)
     requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
-    longest = int((requests.inputs + requests.outputs).max())
-    if longest > resolved.max_model_len:
-        drawn = "normal" in (input_tokens.kind, output_tokens.kind)
-        nominal = input_tokens.value + output_tokens.value if input_tokens.kind == output_tokens.kind == "fixed" else 0
-        if not drawn and not 0 < nominal <= resolved.max_model_len:
-            raise InfeasibleError(
-                f"a request of {longest} tokens exceeds max_model_len {resolved.max_model_len}",
-                field="max_model_len",
-                value=resolved.max_model_len,
-                remedy="Raise max_model_len or shorten the requests.",
-            )
-        requests = _clip(requests, resolved.max_model_len)
+    requests = _within_context(requests, resolved, input_tokens, output_tokens)
     return run_requests(
         _as_reached(step, load),
         rules,
         requests,
         slo=slo,
-        instances=replicas * resolved.dp,
+        instances=instances,
         router=router,
         timeline=timeline,
         stream_interval=load.stream_interval,
@@ -220,6 +218,23 @@ def _as_reached(step: StepModel, load: Load) -> StepModel:
         front = step.front_end
         return replace(step, front_end=replace(front, chunk_ms=front.chunk_ms / load.stream_interval))
     return step
+
+
+def _within_context(requests: RequestSet, resolved: ResolvedSettings, inputs: Lengths, outputs: Lengths) -> RequestSet:
+    """Raise InfeasibleError when a request exceeds the context; drawn tails are cut there instead."""
+    longest = int((requests.inputs + requests.outputs).max())
+    if longest <= resolved.max_model_len:
+        return requests
+    drawn = "normal" in (inputs.kind, outputs.kind)
+    nominal = inputs.value + outputs.value if inputs.kind == outputs.kind == "fixed" else 0
+    if not drawn and not 0 < nominal <= resolved.max_model_len:
+        raise InfeasibleError(
+            f"a request of {longest} tokens exceeds max_model_len {resolved.max_model_len}",
+            field="max_model_len",
+            value=resolved.max_model_len,
+            remedy="Raise max_model_len or shorten the requests.",
+        )
+    return _clip(requests, resolved.max_model_len)
 
 
 def _clip(requests: RequestSet, limit: int) -> RequestSet:

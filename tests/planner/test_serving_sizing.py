@@ -179,6 +179,23 @@ def test_the_least_loaded_replica_spares_the_tail() -> None:
     assert least.ttft_ms.p99 < turn.ttft_ms.p99
 
 
+def test_a_long_run_in_chunks_agrees_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load("open", rate_per_s=10, requests=6000)
+    whole = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT)
+    monkeypatch.setattr("planner.serving.simulator.LONG_RUN", 1000)
+    monkeypatch.setattr("planner.serving.simulator.CHUNK", 700)
+    chunked = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT)
+    assert chunked.requests == chunked.completed == 6000
+    assert whole.ttft_ms is not None
+    assert chunked.ttft_ms is not None
+    assert chunked.ttft_ms.p50 == pytest.approx(whole.ttft_ms.p50, rel=0.02)
+    assert chunked.output_tok_per_s == pytest.approx(whole.output_tok_per_s, rel=0.03)
+    assert chunked.goodput_per_s == pytest.approx(whole.goodput_per_s, rel=0.03)
+    twice = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT, replicas=2)
+    assert twice.completed == 6000
+    assert not chunked.saturated
+
+
 def test_timeline_and_waste() -> None:
     load = Load("offline", requests=300)
     seen = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, timeline=True)

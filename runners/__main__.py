@@ -10,15 +10,22 @@ from runners.errors import RunnerError
 from runners.hosts import process
 from runners.state import LIVE_STATES, StateStore
 
-TASKS_AT_ONCE = 16
-
 
 def worker(arguments: list[str]) -> int:
     """Serve the node's queue until SIGTERM. Engines go on after that."""
     from runners.celery_app import app, queue
 
-    options = ["worker", "--queues", queue, "--pool", "threads", "--concurrency", str(TASKS_AT_ONCE)]
-    options += ["--hostname", f"{queue}@%h", "--loglevel", "INFO", "--without-gossip", "--without-mingle"]
+    options = [
+        "worker",
+        "--queues",
+        queue,
+        "--hostname",
+        f"{queue}@%h",
+        "--loglevel",
+        "INFO",
+        "--without-gossip",
+        "--without-mingle",
+    ]
     app.worker_main([*options, "--without-heartbeat", *arguments])
     return 0
 

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for every question to an engine
 SEND_TRIES = {"max_retries": 5, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 2.0}
 
+TASKS_AT_ONCE = 16
+
 config = load_config()
 queue = node_queue(config.slug)
 app = Celery("tonnage.node", include=["runners.tasks"])
@@ -30,6 +32,8 @@ app.conf.update(
     task_default_queue=queue,
     task_create_missing_queues=True,
     worker_prefetch_multiplier=1,
+    worker_pool="threads",  # tasks wait for engines most of the time, and must see the worker's shutdown
+    worker_concurrency=TASKS_AT_ONCE,
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
     enable_utc=True,

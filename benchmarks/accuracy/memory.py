@@ -11,6 +11,7 @@ out only when it lacks the model, the GPU, the version or a memory figure, and t
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter
 from dataclasses import dataclass
 from statistics import mean
@@ -86,6 +87,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     print(f"  all fully stated rows, these included: {result['vllm_with_contradictory']}")
     print("\nvLLM, version or utilisation not stated: the defaults stand in; shown, not in the figures above")
     result["vllm_partly_stated"] = _table(rest)
+    result["intervals"] = _intervals([each for each in full if each not in odd])
     print("\nKV tokens from the engine's own GiB (two decimals, so a range)")
     result["tokens"] = _tokens(full + trtllm)
     print("  rows not fully stated (KV type, speculation or version unknown):")
@@ -158,6 +160,27 @@ def _figures(rows: list[Scored]) -> dict[str, Any]:
 
 def _plain(value: float | None, width: int) -> str:
     return " " * width if value is None else f"/{value:<{width - 1}.2f}"
+
+
+def _intervals(rows: list[Scored]) -> dict[str, Any]:
+    """Residuals by evidence, and how many of the rows their 80 % interval holds; ``planner.memory.intervals`` is fitted
+    on the quantiles printed here."""
+    print("\nvLLM, absolute residuals of the KV pool in GiB by evidence, and rows inside their 80 % interval")
+    figures: dict[str, Any] = {}
+    for evidence in sorted({each.predicted.evidence.value for each in rows}):
+        chosen = [each for each in rows if each.predicted.evidence.value == evidence and each.case.kv_gib is not None]
+        off = sorted(abs((each.case.kv_gib or 0.0) - each.predicted.kv_gib) for each in chosen)
+        rank = min(len(off), math.ceil(0.8 * (len(off) + 1)))
+        bands = [(each.case.kv_gib or 0.0, each.predicted.kv_gib_80) for each in chosen]
+        inside = sum(1 for measured, band in bands if band is not None and band.low <= measured <= band.high)
+        figures[evidence] = {
+            "rows": len(off),
+            "quantile_gib": round(off[rank - 1], 3),
+            "worst_gib": round(off[-1], 3),
+            "inside": inside,
+        }
+        print(f"  {evidence}: {figures[evidence]}")
+    return figures
 
 
 def _tokens(rows: list[Scored]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
@@ -185,6 +185,8 @@ def _assemble(
     evidence = _evidence(model, gpu, resolved)
     unfitted = rank.activation + rank.non_torch + (rank.graph if in_budget else 0.0)
     band = kv_interval(resolved, evidence, rank.kv, rank.share_gib, unfitted_gib=unfitted)
+    if vllm_terms.sampler_is_assumed(resolved):
+        band = replace(band, low=band.low - max(0.0, vllm_terms.sort_sampler_extra_gib(model, resolved)))
     host = resolved.kv_cache_host_gib or 0.0
     result = MemoryLedger(
         total_gib=total,

@@ -45,6 +45,11 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) 
     return (max(forward, sampler) + persistent + pooled) / GIB
 
 
+def sampler_is_assumed(resolved: ResolvedSettings) -> bool:
+    """Whether FlashInfer's sampler is taken for granted: the published images have it, a plain installation has not."""
+    return resolved.sampler == "flashinfer" and resolved.origin.get("sampler", "").startswith("published image")
+
+
 def sort_sampler_extra_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
     """How much more the sorting sampler would take than FlashInfer's, in GiB."""
     native = [cost for cost in c.SAMPLER_V1 if at_least(resolved.version, cost.since)][-1]

@@ -75,3 +75,27 @@ def test_mean_error_over_all_vectors() -> None:
             errors.append(abs(got.kv_gib / float(row["kv_gib"]) - 1))
     assert mean(errors) < 0.005
     assert max(errors) < 0.02
+
+
+def test_most_pools_lie_in_their_interval() -> None:
+    inside, total = 0, 0
+    for row in rows():
+        if not row["kv_gib"]:
+            continue
+        band = account(model_of(row), device_of(row), settings_of(row)).kv_gib_80
+        assert band is not None
+        total += 1
+        inside += band.low <= float(row["kv_gib"]) <= band.high
+    assert total > 40
+    assert inside / total >= 0.8
+
+
+def test_an_assumed_sampler_widens_the_interval_downwards() -> None:
+    card = gpu("H100-SXM5-80GB")
+    assumed = account("Qwen/Qwen3-8B", card, vllm("0.10.1", max_model_len=8192))
+    stated = account("Qwen/Qwen3-8B", card, vllm("0.10.1", max_model_len=8192, sampler="flashinfer"))
+    sorting = account("Qwen/Qwen3-8B", card, vllm("0.10.1", max_model_len=8192, sampler="native"))
+    assert assumed.kv_gib == stated.kv_gib
+    assert assumed.kv_gib_80 is not None
+    assert stated.kv_gib_80 is not None
+    assert assumed.kv_gib_80.low < sorting.kv_gib < stated.kv_gib_80.low

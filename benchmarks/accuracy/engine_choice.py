@@ -1,8 +1,8 @@
 """``python -m benchmarks accuracy engine-choice``: do we name the faster engine?
 
-Pairs of measurements of vLLM and TensorRT-LLM on the same GPU, model, precision, parallelism and load that differ by more than
-5 % in output tokens/s (in TPOT where no throughput was published). A pair counts as right when the prediction ranks
-the two as the measurement does.
+Pairs of measurements of vLLM and TensorRT-LLM on the same GPU, model, precision, parallelism and load that differ by
+more than 5 % in output tokens/s (in TPOT where no throughput was published). A pair counts as right when the prediction
+ranks the two as the measurement does.
 """
 
 from __future__ import annotations

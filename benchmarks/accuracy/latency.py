@@ -2,8 +2,9 @@
 
 Every row goes through the public estimate contract. Errors are |predicted / measured - 1|, medians and means over rows,
 by engine, GPU, model family, evidence and load region; beside them aiconfigurator's own estimate of the same rows
-(``--peer``), the coverage of the 80 % interval and the worst rows. ``--write-residuals`` stores the quantiles of measured /
-predicted that the intervals are made of.
+(``--peer``), the coverage of the 80 % interval and the worst rows. ``--write-residuals`` stores the quantiles of
+measured / predicted that the intervals are made of. By default a row is predicted from what it says alone;
+``--launch-settings`` adds what its source's public launch scripts set (KV precision, seats, stream interval).
 """
 
 from __future__ import annotations
@@ -196,6 +197,20 @@ def write_residuals(scored: Sequence[Scored]) -> None:
     print(f"wrote {len(entries)} entries to {RESIDUALS}")
 
 
+def _dumped(s: Scored) -> dict[str, Any]:
+    return {
+        "kind": s.row.kind,
+        "source": s.row.source,
+        "request": s.row.request,
+        "status": s.status,
+        "evidence": s.evidence,
+        "region": s.region,
+        "measured": s.row.measured,
+        "predicted": s.predicted,
+        "ratio": s.ratio,
+    }
+
+
 def _quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     at = share * (len(ordered) - 1)
@@ -232,9 +247,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     if options.dump:
         with options.dump.open("w", encoding="utf-8") as out:
             for s in scored:
-                out.write(json.dumps({"request": s.row.request, "status": s.status, "measured": s.row.measured,
-                                      "predicted": s.predicted, "ratio": s.ratio, "evidence": s.evidence,
-                                      "region": s.region, "source": s.row.source, "kind": s.row.kind}) + "\n")  # fmt: skip
+                out.write(json.dumps(_dumped(s)) + "\n")
     if options.write_residuals:
         write_residuals(scored)
     kinds = sorted({s.row.kind for s in scored})

@@ -83,6 +83,8 @@ def _model(
         raise PeerUnavailableError(f"no quantisation mode for {word}")
     backend_name = SYSTEM_BACKENDS[engine]
     version = get_latest_database_version(system, backend_name)
+    if version is None:
+        raise PeerUnavailableError(f"no {backend_name} data for {system}")
     database = get_database(system, backend_name, version)
     if database is None:
         raise PeerUnavailableError(f"no {backend_name} data for {system}")

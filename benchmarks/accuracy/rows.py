@@ -1,8 +1,8 @@
 """The measured rows that the accuracy benchmarks score, as requests of the estimate contract beside what was measured.
 
-The ``aic_silicon`` rows do not say whether TTFT and TPOT are means or medians. They are means: in a closed loop of 64 and
-8192/1024 tokens the published TTFT (1.8 s) is four times what a steady queue allows and matches the mean over ten rounds
-that start with all prompts at once; so it is for every concurrency. ``--unstated`` chooses the statistic compared.
+The ``aic_silicon`` rows do not say whether TTFT and TPOT are means or medians. They are means: in a closed loop of 64
+and 8192/1024 tokens the published TTFT (1.8 s) is four times what a steady queue allows and matches the mean over ten
+rounds that start with all prompts at once; so it is for every concurrency. ``--unstated`` chooses the statistic.
 """
 
 from __future__ import annotations
@@ -22,6 +22,22 @@ LEFT_OUT = re.compile(
 )
 MODEL_WORDS = {"mistralai/Mistral-7B (exact revision not stated)": "mistralai/Mistral-7B-Instruct-v0.3"}
 """Published names that the catalogue cannot know; the shape is the same."""
+FAMILIES = (
+    "llama-4",
+    "llama-2",
+    "llama",
+    "qwen3-30b",
+    "qwen3-235b",
+    "qwen",
+    "mixtral",
+    "mistral",
+    "deepseek",
+    "kimi",
+    "gpt-oss",
+    "minimax",
+    "gemma",
+    "glm",
+)
 OFFLINE_SOURCES = ("v0.14.0", "v0.20", "v1.0", "post-1.0")
 TTFT_STATS = (("ttft_ms_p50", "p50"), ("ttft_ms", "unstated"), ("ttft_ms_mean", "mean"))
 TPOT_STATS = (("tpot_ms_p50", "p50"), ("tpot_ms", "unstated"), ("tpot_ms_mean", "mean"))
@@ -56,8 +72,7 @@ def number(text: str) -> float | None:
 def family(model: str) -> str:
     """A short name for the family of ``model``."""
     low = model.lower()
-    for key in ("llama-4", "llama-2", "llama", "qwen3-30b", "qwen3-235b", "qwen", "mixtral", "mistral", "deepseek", "kimi",
-                "gpt-oss", "minimax", "gemma", "glm"):  # fmt: skip
+    for key in FAMILIES:
         if key in low:
             return {"qwen3-30b": "qwen-moe", "qwen3-235b": "qwen-moe"}.get(key, key)
     return "other"
@@ -156,8 +171,8 @@ def _request(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_queue(row: dict[str, str]) -> bool:
-    """NVIDIA's TensorRT-LLM rows: their TTFT grows with the output length divided by the concurrency, by nine tenths of
-    E2E / concurrency at 8 clients, which no server does; a generator that stamps a request before its slot is free does."""
+    """NVIDIA's TensorRT-LLM rows: their TTFT grows with the output length over the concurrency, by nine tenths of E2E /
+    concurrency at 8 clients. No server does that; a load generator that stamps a request before its slot is free does."""
     return row["source_id"] == "aic_silicon:nvidia_gap_analysis" and row["engine"] == "tensorrt_llm"
 
 

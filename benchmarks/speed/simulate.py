@@ -63,6 +63,8 @@ def _timed(
 def _day(count: int) -> dict[str, float]:
     """A day at the arrivals of a real trace (57 minutes of production, repeated), on as many replicas as it needs."""
     trace = get_trace("azure_2023_code")
+    if trace.times_s is None:
+        raise SystemExit("the trace has no arrival times")
     span = float(trace.times_s[-1]) + 1.0
     rounds = max(1, min(int(86_400 / span), count // trace.times_s.size + 1))
     times = np.concatenate([trace.times_s + i * span for i in range(rounds)])

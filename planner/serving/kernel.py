@@ -13,6 +13,8 @@ finished request under the overlap scheduler).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -127,7 +129,7 @@ OK, STUCK, RECORDS_FULL = range(3)
 
 @numba.njit(cache=True)
 def iteration_ms(
-    tables: tuple, pp: int, budget: int, new: float, prompts: float, pairs: float, batch: float, kv: float
+    tables: Any, pp: int, budget: int, new: float, prompts: float, pairs: float, batch: float, kv: float
 ) -> float:
     """Time of one iteration.
 
@@ -136,13 +138,14 @@ def iteration_ms(
     of all micro-batches lasts as long as its slowest passage.
     """
     if pp <= 1:
-        return step_ms(*tables, new, prompts, pairs, batch, kv)
+        return step_ms(*tables, new, prompts, pairs, batch, kv)  # type: ignore[call-arg]
     parts = max(1.0, min(float(pp), batch))
     if new <= 0.0:
-        return step_ms(*tables, 0.0, 0.0, 0.0, batch / parts, kv / parts)
+        return step_ms(*tables, 0.0, 0.0, 0.0, batch / parts, kv / parts)  # type: ignore[call-arg]
     chunks = max(1.0, min(float(pp), np.ceil(new / budget)))
     per_chunk = max(1.0, prompts / chunks)
-    return step_ms(*tables, new / chunks, per_chunk, pairs / chunks, batch / parts, kv / parts)
+    part, share = new / chunks, pairs / chunks
+    return step_ms(*tables, part, per_chunk, share, batch / parts, kv / parts)  # type: ignore[call-arg]
 
 
 @numba.njit(cache=True)
@@ -218,7 +221,7 @@ def _growth(residues: np.ndarray, period: int, decoding: int, counter: int, step
 
 @numba.njit(cache=True)
 def advance(
-    tables: tuple,
+    tables: Any,
     policy: np.ndarray,
     delays: np.ndarray,
     visible: np.ndarray,

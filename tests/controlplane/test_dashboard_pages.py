@@ -8,15 +8,18 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
 from controlplane.core.models import Role, User
+from controlplane.dashboard import curves
 from controlplane.deployments.models import Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node, NodeType, Site
 from controlplane.jobs.models import Job
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
+from planner.errors import UnsupportedError
 from tests.controlplane import fleet_fixture
 
 pytestmark = pytest.mark.django_db
@@ -399,3 +402,39 @@ def test_memory_page_names_the_field_that_is_wrong(admin_page: Client) -> None:
     assert "version: not an engine version" in version
     absurd = admin_page.get("/memory/", {**asked, "gpu_memory_gib": "-4"}).content.decode()
     assert "greater than or equal to 0.1" in absurd
+
+
+def test_load_curves_are_drawn_on_demand_and_kept(
+    sample: dict[str, Any], admin_page: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def simulated(request: Any, row: Any, candidate: Any) -> dict[str, Any]:
+        asked.append(candidate["id"])
+        points = [{"rate_per_s": r, "value": 100.0 * r, "low": 90.0 * r, "high": 120.0 * r} for r in (1.0, 2.0, 4.0)]
+        line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 0], "kv_used": [0.1, 0.2]}
+        return {"ttft": points, "tpot": [], "timeline": line, "full": 4.0}
+
+    monkeypatch.setattr(curves, "_simulate", simulated)
+    path = f"/plans/{sample['plan'].pk}/workloads/code-completion/curves/"
+    cache.clear()
+    body = admin_page.get(path).content.decode()
+    assert "TTFT p90 over load" in body
+    assert "SLO 400 ms" in body
+    assert "figure-timeline" in body
+    admin_page.get(path)
+    assert len(asked) == 1
+    assert admin_page.get(path.replace("code-completion", "none")).status_code == 404
+
+
+def test_a_candidate_that_cannot_be_simulated_says_why(
+    sample: dict[str, Any], admin_page: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(request: Any, row: Any, candidate: Any) -> dict[str, Any]:
+        raise UnsupportedError("no step times for this GPU", field="gpu", value="A10")
+
+    monkeypatch.setattr(curves, "_simulate", refused)
+    cache.clear()
+    body = admin_page.get(f"/plans/{sample['plan'].pk}/workloads/code-completion/curves/").content.decode()
+    assert "No curve for this candidate" in body
+    assert "no step times for this GPU" in body

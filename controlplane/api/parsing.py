@@ -6,6 +6,7 @@ import json
 import math
 from typing import IO, Any
 
+from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from rest_framework.parsers import BaseParser, MultiPartParser
 
@@ -56,7 +57,8 @@ class JsonParser(BaseParser):
 
     def parse(self, stream: IO[bytes], media_type: str | None = None, parser_context: Any = None) -> Any:
         """The value."""
-        return read_json(read_body(stream, parser_context["view"].max_body_bytes))
+        limit = min(parser_context["view"].max_body_bytes, settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+        return read_json(read_body(stream, limit))
 
 
 class _FileParser(BaseParser):

@@ -193,6 +193,8 @@ def _by_workload(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "replicas": chosen.get("replicas", 0),
             "gpus": chosen.get("replicas", 0) * chosen.get("gpus_per_replica", 0),
             "usd_per_mtok_output": cost.get("usd_per_mtok_output"),
+            "usd_per_mtok_output_80": cost.get("usd_per_mtok_output_80"),
+            "evidence": chosen.get("evidence"),
             "usd_per_month": cost.get("usd_per_month"),
             "nodes": sorted({item["node"] for item in result["placements"] if item["workload"] == verdict["workload"]}),
         }

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from controlplane.api.urls import router
 from controlplane.core.models import ApiToken, ChangeLog, Role, User
 from controlplane.inventory.models import Node, NodeType, Site
 from controlplane.workloads.models import Workload
@@ -225,3 +228,24 @@ def test_changes_of_accounts_are_shown_to_administrators(
     ]
     assert operator_api.get(f"{V1}/changes/?request_id=trace-me").json()["count"] == 1
     assert {row["model"] for row in admin_api.get(f"{V1}/changes/").json()["results"]} >= {"core.ApiToken"}
+
+
+def test_a_token_from_the_command_line(viewer: User, capsys: pytest.CaptureFixture) -> None:
+    call_command("token", viewer.username, "--name", "cron", "--read-only", "--days", "7", "--network", "127.0.0.1")
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {capsys.readouterr().out.strip()}")
+    assert client.get(f"{V1}/me/").json()["read_only"] is True
+    for arguments in (
+        ("nobody", "--name", "x"),
+        (viewer.username, "--name", "cron"),
+        (viewer.username, "--name", "y", "--days", "0"),
+    ):
+        with pytest.raises(CommandError):
+            call_command("token", *arguments)
+
+
+def test_every_path_says_what_it_takes(admin_api: APIClient) -> None:
+    for prefix, _, _ in router.registry:
+        for path in (f"{V1}/{prefix}/", f"{V1}/{prefix}/1/"):
+            response = admin_api.options(path)
+            assert response.status_code in (200, 404), (path, response.content)

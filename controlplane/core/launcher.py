@@ -115,8 +115,8 @@ def children(host: str, port: int, node_slug: str = LOCAL_SLUG) -> list[Child]:
         ("node", node, node_environment(node_slug)),
     ]
     made = [Child(name, argv, env, cwd=str(settings.BASE_DIR)) for name, argv, env in programs]
-    # A plan may take minutes: its worker drops it (Celery's cold shutdown), and the next start computes it again.
-    made[3].stop_signal = signal.SIGQUIT
+    # A plan may take minutes, and its worker keeps nothing: it is dropped, and the next start computes it again.
+    made[3].stop_signal = signal.SIGKILL
     return made
 
 

@@ -132,8 +132,8 @@ _FAMILIES["amd"] = replace(
     attention_us=20.0,
     link=0.55,
     link_us=15.0,
-    source="runs of 7B models on MI300X at batch 1 (ANL LLM-Inference-Bench: within 10 %); large batches assumed: those runs are of"
-    " 2024 kernels, two to four times slower than this",
+    source="runs of 7B models on MI300X at batch 1 (ANL LLM-Inference-Bench, within 10 %); large batches assumed, since"
+    " those runs are of kernels of 2024, two to four times slower",
 )
 _FAMILIES["intel"] = replace(_FAMILIES["amd"], source="as amd")
 _FAMILIES["cpu"] = replace(

@@ -171,6 +171,8 @@ _FLAGS = (
     "tp", "pp", "ep", "dp", "precision", "kv_cache_dtype", "max_model_len", "gpu_memory_utilization",
     "free_gpu_memory_fraction", "kv_cache_max_tokens", "max_num_seqs", "max_num_batched_tokens",
     "enable_chunked_prefill", "enable_prefix_caching", "block_tokens", "enforce_eager", "max_loras", "max_lora_rank",
+    "speculative_tokens", "mm_items_per_prompt", "capacity_policy", "trt_backend", "kv_cache_max_gpu_gib",
+    "kv_cache_host_gib", "logprobs", "prompt_logprobs",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from controlplane.planning import mapping
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import upload_model
+from planner.engines.types import EngineName
 from planner.errors import UnsupportedError
 from planner.jsonio import from_json, to_json
 from planner.placement.candidates import gpu_of_nodes
@@ -33,6 +34,7 @@ from runners.contracts import (
     LAUNCH_TASK,
     PROBE_TASK,
     STOP_TASK,
+    EngineLaunch,
     LaunchCommand,
     Observation,
     ProbeCommand,
@@ -40,6 +42,7 @@ from runners.contracts import (
     ProbeMetrics,
     StartupFacts,
 )
+from runners.engines.commands import engine_command
 from tests.controlplane.test_workloads import TINY
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -555,3 +558,24 @@ def test_memory_as_the_driver_reports_it_reaches_search_and_gate(deployment: Dep
     deployment.refresh_from_db()
     with pytest.raises(ValidationError, match="does not fit"):
         services._check_fits(deployment)
+
+
+def test_every_setting_that_memory_rests_on_reaches_the_engine(deployment: Deployment) -> None:
+    resolved = replace(
+        prediction.subject(deployment).resolved,
+        engine=EngineName.TENSORRT_LLM,
+        free_gpu_memory_fraction=0.8,
+        capacity_policy="MAX_UTILIZATION",
+        kv_cache_max_gpu_gib=12.0,
+        kv_cache_host_gib=4.0,
+        speculative_tokens=2,
+        block_tokens=32,
+    )
+    launch = EngineLaunch(
+        engine="tensorrt_llm", version="1.3.0rc20", model=MODEL, served_name=MODEL, port=8000, gpu_indexes=(0,),
+        flags=prediction.engine_flags(resolved),
+    )  # fmt: skip
+    command = engine_command(launch, EngineName.TENSORRT_LLM, MODEL, "127.0.0.1", Path("/tmp"))
+    text = command.files["llm-api.yaml"]
+    for words in ("MAX_UTILIZATION", "max_gpu_total_bytes: 12884901888", "host_cache_size: 4294967296", "MTP"):
+        assert words in text

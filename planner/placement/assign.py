@@ -120,7 +120,7 @@ def _new_node(problem: Problem, group: NodeClass, bought: list[PlanNode], number
         return problem.request.nodes[group.nodes[number]]
     taken = {node.name for node in (*problem.request.nodes, *bought)}
     serial = next(i for i in range(1, len(taken) + 2) if f"{group.pattern.name}-new-{i}" not in taken)
-    domain = group.pattern.failure_domain or group.domain
+    domain = group.domain or group.pattern.failure_domain
     return replace(group.pattern, name=f"{group.pattern.name}-new-{serial}", state="planned", failure_domain=domain)
 
 

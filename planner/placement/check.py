@@ -31,7 +31,8 @@ def check(request: PlanRequest, result: PlanResult) -> list[str]:
         own = {key: parts for key, parts in groups.items() if key[0] == workload.name and key[1] in candidates}
         found += _check_demand(workload, own, candidates, result)
         if workload.spread:
-            found += _check_spread(workload, own, nodes)
+            left_out = sum(item.replicas for item in result.unplaced if item.workload == workload.name)
+            found += _check_spread(workload, own, nodes, left_out)
     found += _check_purchases(request, result)
     found += _check_money(request, result, nodes)
     return found
@@ -121,17 +122,22 @@ def _check_demand(
 
 
 def _check_spread(
-    workload: PlanWorkload, groups: dict[tuple[str, str, int], list[Placement]], nodes: dict[str, PlanNode]
+    workload: PlanWorkload,
+    groups: dict[tuple[str, str, int], list[Placement]],
+    nodes: dict[str, PlanNode],
+    left_out: int,
 ) -> list[str]:
+    """At most half of the replicas wanted, rounded up, in one failure domain; those left out count as wanted."""
     domains: Counter[str] = Counter()
     for parts in groups.values():
         names = {nodes[part.node].failure_domain or part.node for part in parts if part.node in nodes}
         domains.update(names)
-    allowed = math.ceil(len(groups) / 2)
+    wanted = len(groups) + left_out
+    allowed = math.ceil(wanted / 2)
     return [
-        f"{workload.name}: {count} of {len(groups)} replicas in failure domain {domain}, at most {allowed} may be"
+        f"{workload.name}: {count} of {wanted} replicas in failure domain {domain}, at most {allowed} may be"
         for domain, count in domains.items()
-        if len(groups) > 1 and count > allowed
+        if count > allowed
     ]
 
 

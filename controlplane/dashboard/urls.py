@@ -45,6 +45,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("deployments/<uuid:pk>/probe/", deployments.probe, name="probe"),
     path("deployments/<uuid:pk>/stop/", deployments.stop, name="stop"),
     path("validation/", deployments.validation, name="validation"),
+    path("validation/calibrations/<int:pk>/", deployments.set_calibration, name="set_calibration"),
     path("jobs/", jobs.jobs, name="jobs"),
     path("jobs/<uuid:pk>/", jobs.job, name="job"),
     path("jobs/<uuid:pk>/progress/", jobs.progress, name="job_progress"),

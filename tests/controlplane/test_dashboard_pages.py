@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from controlplane.core.models import Role, User
 from controlplane.dashboard import curves
-from controlplane.deployments.models import Deployment, ProbeRun
+from controlplane.deployments.models import Calibration, Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node, NodeType, Site
 from controlplane.jobs.models import Job
 from controlplane.planning.models import Plan, Scenario
@@ -299,6 +299,24 @@ def test_probe_to_settle_fills_the_form(sample: dict[str, Any], admin_page: Clie
     assert re.search(r"<option[^>]* selected>support-chat</option>", form)
 
 
+def test_calibration_is_set_aside_and_used_again(sample: dict[str, Any], admin_page: Client) -> None:
+    row = Calibration.objects.get()
+    for active in ("0", "1"):
+        answer = admin_page.post(f"/validation/calibrations/{row.pk}/", {"active": active, "next": "/validation/"})
+        assert answer.headers["Location"] == "/validation/"
+        row.refresh_from_db()
+        assert row.active is (active == "1")
+    assert "Probes that would settle a verdict" in admin_page.get("/validation/").content.decode()
+
+
+def test_workload_is_deleted_by_its_button(sample: dict[str, Any], admin_page: Client) -> None:
+    assert "/workloads/embed-search/delete/" in admin_page.get("/workloads/embed-search/edit/").content.decode()
+    answer = admin_page.post("/workloads/embed-search/delete/", {"next": "/workloads/"})
+    assert answer.headers["Location"] == "/workloads/"
+    assert not Workload.objects.filter(slug="embed-search").exists()
+    assert admin_page.get(f"/plans/{sample['plan'].pk}/").status_code == 200
+
+
 def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_page: Client) -> None:
     from django.utils import timezone
 
@@ -320,7 +338,7 @@ QUERIES = {
     "/workloads/": 7,
     "/plans/": 5,
     "/deployments/": 5,
-    "/validation/": 8,
+    "/validation/": 10,
     "/jobs/": 5,
 }
 

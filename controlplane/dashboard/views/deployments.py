@@ -14,10 +14,10 @@ from django.shortcuts import get_object_or_404, redirect
 from controlplane.core.models import Role
 from controlplane.dashboard import figures, fmt, phases, selectors
 from controlplane.dashboard.forms import DeploymentForm, ProbeForm
-from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
+from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
-from controlplane.deployments import probing, services
-from controlplane.deployments.models import Deployment, Validation
+from controlplane.deployments import calibrating, probing, services
+from controlplane.deployments.models import Calibration, Deployment, Validation
 from controlplane.inventory.models import Node
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import model_choices
@@ -124,16 +124,31 @@ def probe(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return redirect("dashboard:deployment", record.pk)
 
 
+@act
+def set_calibration(request: HttpRequest, pk: int) -> HttpResponse:
+    """Use a calibration in the next plan, or set it aside."""
+    record = get_object_or_404(Calibration, pk=pk)
+    active = request.POST.get("active") == "1"
+    calibrating.set_active(actor=actor(request), calibration=record, active=active)
+    messages.info(
+        request, "The next plan uses this calibration." if active else "The next plan leaves this calibration out."
+    )
+    return redirect(back(request))
+
+
 @page()
 def validation(request: HttpRequest) -> HttpResponse:
     """Predicted against measured: the ledger, the scatter and the calibrations."""
     rows = selectors.validation_list(request.GET)
     listed = paginate(request, rows)
+    plan = selectors.current_plan() or selectors.latest_ready_plan()
     context = {
         "page": listed,
         "accuracy": selectors.accuracy(),
         "charts": _scatters(rows),
         "calibrations": selectors.calibration_list(),
+        "plan": plan,
+        "unsettled": [row for row in selectors.verdicts_of(plan).values() if row.probe_query],
         "metrics": list(Validation.objects.order_by("metric").values_list("metric", flat=True).distinct()),
         "verdicts": Validation.Verdict.choices,
         "emulated": any(row.emulated for row in listed),

@@ -102,13 +102,26 @@ def _up(value: float, unit: int) -> float:
 
 
 def absorbed_mla_bytes(model: ModelSpec, resolved: ResolvedSettings, *, stage: int) -> float:
-    """Bytes of the 16-bit copies of the latent's up-projection that both engines keep for decoding, on one rank."""
+    """Bytes of the copies of the latent's up-projection that both engines keep for decoding, on one rank.
+
+    Now the up-projection itself, in 16 bits. vLLM 0.7 multiplied it out with its neighbours (``W_Q_UK``, ``W_UV_O``,
+    ``W_QR`` of ``attention/backends/mla/utils.py``), in fp8 where the weights are: DeepSeek-V2-Lite at TP8 logged 3.97
+    GiB, with these 3.96.
+    """
+    multiplied = resolved.engine is EngineName.VLLM and at_least(resolved.version, "0.7.1")
+    multiplied = multiplied and not at_least(resolved.version, "0.8.0")
     total = 0.0
     for index, layers in stage_groups(model, resolved.pp, stage).items():
         mixer = model.groups[index].mixer
-        if isinstance(mixer, Mla):
+        if not isinstance(mixer, Mla):
+            continue
+        if multiplied:
+            queries = mixer.q_lora_rank or model.hidden
+            size = 1 if resolved.precision in ("fp8", "fp8_block") else 2
+            per_head = mixer.kv_lora_rank * (queries + model.hidden) * size + mixer.qk_rope_head_dim * queries * 2
+        else:
             per_head = mixer.kv_lora_rank * (mixer.qk_nope_head_dim + mixer.v_head_dim) * 2
-            total += layers * mixer.heads / resolved.tp * per_head
+        total += layers * mixer.heads / resolved.tp * per_head
     return total
 
 

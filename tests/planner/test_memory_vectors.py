@@ -99,3 +99,12 @@ def test_an_assumed_sampler_widens_the_interval_downwards() -> None:
     assert assumed.kv_gib_80 is not None
     assert stated.kv_gib_80 is not None
     assert assumed.kv_gib_80.low < sorting.kv_gib < stated.kv_gib_80.low
+
+
+def test_latent_attention_of_the_first_versions_kept_its_products() -> None:
+    # Logged by a start-up of February 2025 (release 0.7.2) on eight A100-40GB: 3.97 GiB of weights on each.
+    card = gpu("A100-SXM4-40GB", total_gib=39.39)
+    then = account("deepseek-ai/DeepSeek-V2-Lite", card, vllm("0.7.2", tp=8, max_model_len=8192))
+    now = account("deepseek-ai/DeepSeek-V2-Lite", card, vllm("0.19.0", tp=8, max_model_len=8192))
+    assert then.weights_gib == pytest.approx(3.97, rel=0.01)
+    assert now.weights_gib < then.weights_gib - 0.15

@@ -16,7 +16,7 @@ import numpy as np
 from planner.engines.types import ResolvedSettings
 from planner.errors import InputError
 from planner.serving import bands
-from planner.serving.arrivals import request_set
+from planner.serving.arrivals import request_set, trace_at_rate
 from planner.serving.metrics import percentiles, slo_ratio
 from planner.serving.types import LargestLoad, Lengths, Load, SimResult, SloTarget
 from planner.steptime.kernel import step_ms
@@ -188,10 +188,7 @@ def _largest_clients(step: StepModel, load: Load, ratio: _Ratio) -> LargestLoad:
 def _at_rate(load: Load, rate: float, count: int) -> Load:
     if load.arrival != "trace":
         return replace(load, rate_per_s=rate, requests=count)
-    span = load.times_s[-1] - load.times_s[0]
-    factor = (len(load.times_s) - 1) / span / rate
-    start = load.times_s[0]
-    return replace(load, times_s=tuple(start + (t - start) * factor for t in load.times_s))
+    return replace(load, times_s=trace_at_rate(load.times_s, rate))
 
 
 def _answer(

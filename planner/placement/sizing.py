@@ -12,6 +12,7 @@ from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.placement.encoder import largest_encoder_load, simulate_encoder
 from planner.plan_types import PlanRequest, PlanWorkload
+from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
@@ -63,8 +64,7 @@ def demand_per_s(workload: PlanWorkload) -> float | None:
     if load.kind == "offline":
         return (load.requests or 0) / (workload.hours_per_month * 3600)
     if load.arrival == "trace":
-        span = load.times_s[-1] - load.times_s[0]
-        return (len(load.times_s) - 1) / span if span > 0 else 0.0
+        return mean_rate(load.times_s)
     return load.rate_per_s
 
 
@@ -94,11 +94,9 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
 
 def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, rate_per_s: float) -> bool:
     """Whether one instance carries ``rate_per_s`` of an open load within the SLO: one simulation, no search."""
-    factor = (demand_per_s(workload) or rate_per_s) / rate_per_s
     load = workload.load
     if load.arrival == "trace":
-        start = load.times_s[0]
-        load = replace(load, times_s=tuple(start + (t - start) * factor for t in load.times_s))
+        load = replace(load, times_s=trace_at_rate(load.times_s, rate_per_s))
     else:
         load = replace(load, rate_per_s=rate_per_s, requests=load.requests or SIMULATED_REQUESTS)
     found = simulate(
@@ -136,8 +134,7 @@ def per_replica_load(workload: PlanWorkload, replicas: int) -> Load:
     if load.kind == "offline":
         return replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
     if load.arrival == "trace":
-        start = load.times_s[0]
-        return replace(load, times_s=tuple(start + (t - start) * replicas for t in load.times_s))
+        return replace(load, times_s=trace_at_rate(load.times_s, mean_rate(load.times_s) / replicas))
     return replace(load, rate_per_s=load.rate_per_s / replicas, requests=load.requests or SIMULATED_REQUESTS)
 
 

@@ -6,6 +6,7 @@ bits and two rates differ only by the scale of time (common random numbers).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,6 +45,27 @@ def default_requests(load: Load) -> int:
     if load.kind == "offline":
         raise InputError("an offline load needs the number of requests", field="load.requests", value=None)
     return int(min(20_000, max(2_000, load.rate_per_s * 120)))
+
+
+def mean_rate(times_s: tuple[float, ...]) -> float:
+    """Mean arrivals per second of a trace; raises InputError when it spans no time."""
+    span = times_s[-1] - times_s[0] if len(times_s) > 1 else 0.0
+    if span <= 0:
+        raise InputError("needs at least two different times", field="load.times_s")
+    return (len(times_s) - 1) / span
+
+
+def trace_at_rate(times_s: tuple[float, ...], rate_per_s: float) -> tuple[float, ...]:
+    """Arrivals of a trace at another mean rate.
+
+    Below its own rate the trace is thinned as a round-robin router thins it among instances, which spreads the bursts;
+    above, it is compressed in time. Raises InputError when the trace spans no time.
+    """
+    factor = mean_rate(times_s) / rate_per_s
+    if factor > 1.0:
+        return tuple(times_s[int(i * factor)] for i in range(max(1, math.ceil(len(times_s) / factor))))
+    start = times_s[0]
+    return tuple(start + (t - start) * factor for t in times_s)
 
 
 def check_load(load: Load) -> None:

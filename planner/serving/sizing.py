@@ -11,6 +11,7 @@ from planner.errors import InputError
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.serving import bands
+from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
 from planner.serving.simulator import simulate
@@ -42,8 +43,7 @@ class _Search:
     def at_rate(self, rate: float) -> SimResult:
         load = self.load
         if load.arrival == "trace":
-            factor = _mean_rate(load.times_s) / rate
-            load = replace(load, times_s=tuple(t * factor for t in load.times_s))
+            load = replace(load, times_s=trace_at_rate(load.times_s, rate))
         else:
             load = replace(load, rate_per_s=rate, requests=load.requests or OPEN_REQUESTS)
         return self._run(load)
@@ -195,7 +195,7 @@ def load_sensitivity(
 ) -> float:
     """Percent by which TTFT p99 grows with one more percent of load (open loop, over a step of 3 %)."""
     search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, (), seed)
-    rate = _mean_rate(load.times_s) if load.arrival == "trace" else load.rate_per_s
+    rate = mean_rate(load.times_s) if load.arrival == "trace" else load.rate_per_s
     here, beyond = search.at_rate(rate), search.at_rate(rate * PROBE)
     if here.ttft_ms is None or beyond.ttft_ms is None:
         raise InputError("needs at least one request", field="load.requests", value=load.requests)
@@ -232,10 +232,3 @@ def load_curve(
         result = search.at_rate(rate)
         found.append(CurvePoint(rate, 0, search.ratio(result) <= 1.0, performance(result, step)))
     return tuple(found)
-
-
-def _mean_rate(times_s: tuple[float, ...]) -> float:
-    span = times_s[-1] - times_s[0] if len(times_s) > 1 else 0.0
-    if span <= 0:
-        raise InputError("needs at least two different times", field="load.times_s")
-    return (len(times_s) - 1) / span

@@ -26,7 +26,7 @@ from planner.serving import (
     replicas_for,
     simulate,
 )
-from planner.serving.arrivals import request_set
+from planner.serving.arrivals import mean_rate, request_set, trace_at_rate
 from planner.serving.simulator import run_requests
 from planner.steptime.types import StepModel
 
@@ -253,3 +253,19 @@ def test_senseless_loads_name_the_field(load: Load, field: str) -> None:
     with pytest.raises(InputError) as caught:
         request_set(load, fixed(10), fixed(10), seed=0, block_tokens=16)
     assert caught.value.field == field
+
+
+@given(share=st.floats(0.05, 0.99), seed=st.integers(0, 20))
+def test_a_thinned_trace_keeps_its_span_and_spreads_its_bursts(share: float, seed: int) -> None:
+    gaps = np.random.default_rng(seed).exponential(1.0, 400)
+    gaps[::10] = 0.0  # bursts
+    times = tuple(float(t) for t in np.cumsum(gaps))
+    thin = trace_at_rate(times, mean_rate(times) * share)
+    assert set(thin) <= set(times)
+    assert len(thin) == pytest.approx(len(times) * share, abs=1.01)
+    assert list(thin) == sorted(thin)
+
+
+def test_a_trace_above_its_rate_is_compressed() -> None:
+    times = (10.0, 11.0, 13.0)
+    assert trace_at_rate(times, 2.0 * mean_rate(times)) == pytest.approx((10.0, 10.5, 11.5))

@@ -8,8 +8,9 @@ import numpy as np
 
 from planner.engines.scheduler import SchedulerPolicy
 from planner.errors import InfeasibleError
-from planner.serving import kernel as k
+from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
+from planner.serving.kernel import advance
 from planner.serving.types import F64, I64
 from planner.steptime.types import StepModel, kernel_args
 
@@ -144,7 +145,7 @@ class Instance:
 
     def run(self, until_ms: float = np.inf) -> int:
         """Simulate until ``until_ms`` or the end; the kernel's code, RECORDS_FULL when records must be drained."""
-        code = k.advance(
+        code = advance(
             self.tables,
             self.policy,
             self.delays,

@@ -18,113 +18,112 @@ from typing import Any
 import numba
 import numpy as np
 
-from planner.steptime.kernel import step_ms
-
-# integer state
-(
-    I_NOW_VALID,
-    I_COUNTER,
-    I_DECODING,
-    I_RUNNING,
-    I_FREE,
-    I_NEXT,
-    I_ISSUED,
-    I_DONE,
-    I_HEAP,
-    I_ORDER,
-    I_PREEMPTED,
-    I_PARTIAL,
-    I_SEQ,
-    I_PREEMPTIONS,
-    I_STEPS,
-    I_FREE_SLOTS,
-    I_SIDE,
-    I_CUR_PROMPTS,
-    I_CUR_DECODES,
-    I_FIN0,
-    I_FIN1,
-    I_FIRST0,
-    I_FIRST1,
-    I_GHOSTS,
-    I_LEAPT,
-    I_SAMPLES,
-    I_CUR_PREEMPTED,
-    I_CUR_GHOSTS,
-    I_COUNT,
-) = range(29)
-
-# float state
-(
-    F_NOW,
+from planner.serving.aggregates import (
+    add_itl,
+    growth,
+    heap_pop,
+    issue,
+    leave_decode,
+    preempt,
+    start_decode,
+)
+from planner.serving.state import (
+    DECODE,
+    F_ALLOC_MS,
+    F_BATCH_MS,
+    F_BUSY_MS,
+    F_CUR_KV,
     F_CUR_MS,
     F_CUR_NEW,
-    F_CUR_KV,
+    F_FRONT_DONE,
+    F_HELD,
     F_KV_SUM,
-    F_BUSY_MS,
-    F_BATCH_MS,
-    F_ALLOC_MS,
+    F_LAST_MS,
     F_LIVE_MS,
     F_NEXT_SAMPLE,
-    F_SAMPLE_MS,
-    F_LAST_MS,
+    F_NOW,
     F_PREFILLED,
-    F_HELD,
-    F_FRONT_DONE,
     F_RECEIVED,
-    F_COUNT,
-) = range(17)
-
-# per-slot integers
-S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
-# per-slot times, and the KV tokens that a sequence out of the aggregates holds
-T_SEND, T_FIRST, T_LAST, T_HELD, T_COUNT = range(5)
-# slot states
-FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
-
-# policy integers
-(
-    P_MAX_SEQS,
-    P_BUDGET,
-    P_BLOCK,
-    P_POOL,
-    P_CHUNKED,
-    P_RESERVE,
-    P_FULL_SEQUENCE,
-    P_WATERMARK,
+    F_SAMPLE_MS,
+    FINISHING,
+    FREE,
+    I_COUNTER,
+    I_CUR_DECODES,
+    I_CUR_GHOSTS,
+    I_CUR_PREEMPTED,
+    I_CUR_PROMPTS,
+    I_DECODING,
+    I_DONE,
+    I_FIN0,
+    I_FIRST0,
+    I_FREE,
+    I_FREE_SLOTS,
+    I_GHOSTS,
+    I_HEAP,
+    I_ISSUED,
+    I_LEAPT,
+    I_NEXT,
+    I_NOW_VALID,
+    I_ORDER,
+    I_PARTIAL,
+    I_PREEMPTED,
+    I_RUNNING,
+    I_SAMPLES,
+    I_SEQ,
+    I_SIDE,
+    I_STEPS,
+    L_ADMITTED,
+    L_COUNT,
+    L_LIVE,
+    L_RUNNING,
+    L_TIME,
+    L_USED,
+    OK,
     P_ASYNC,
-    P_GHOST,
-    P_PP,
-    P_CLOSED,
-    P_SPEC,
-    P_PERIOD,
-    P_REQUESTS,
-    P_CHUNK_MULTIPLE,
+    P_BLOCK,
+    P_BUDGET,
     P_CACHED_IN_BUDGET,
-    P_COUNT,
-) = range(18)
-# policy floats
-(
-    Q_TOKENS_PER_STEP,
-    Q_TURNAROUND,
-    Q_RESPONSE,
-    Q_REQUEST,
-    Q_REQUEST_PER_1K,
-    Q_REQUEST_SERIAL,
+    P_CHUNK_MULTIPLE,
+    P_CHUNKED,
+    P_CLOSED,
+    P_FULL_SEQUENCE,
+    P_GHOST,
+    P_MAX_SEQS,
+    P_PERIOD,
+    P_POOL,
+    P_PP,
+    P_REQUESTS,
+    P_RESERVE,
+    P_SPEC,
+    P_WATERMARK,
+    PREFILL,
     Q_CHUNK,
     Q_MERGE_BELOW,
-    Q_COUNT,
-) = range(9)
-
-# record columns
-R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_COUNT = range(6)
-# timeline columns
-L_TIME, L_RUNNING, L_ADMITTED, L_USED, L_LIVE, L_COUNT = range(6)
-
-ITL_BINS = 4096
-ITL_LOW_MS = 0.01
-ITL_LOG_STEP = 0.006
-
-OK, STUCK, RECORDS_FULL = range(3)
+    Q_REQUEST_SERIAL,
+    Q_RESPONSE,
+    Q_TOKENS_PER_STEP,
+    Q_TURNAROUND,
+    R_E2E,
+    R_INPUT,
+    R_OUTPUT,
+    R_SEND,
+    R_TTFT,
+    RECORDS_FULL,
+    S_BLOCKS,
+    S_COMPUTED,
+    S_GENERATED,
+    S_HIT,
+    S_INPUT,
+    S_OUTPUT,
+    S_SEQ,
+    S_STATE,
+    STUCK,
+    T_FIRST,
+    T_HELD,
+    T_LAST,
+    T_SEND,
+)
+from planner.steptime.kernel import step_ms
 
 
 @numba.njit(cache=True)
@@ -146,77 +145,6 @@ def iteration_ms(
     per_chunk = max(1.0, prompts / chunks)
     part, share = new / chunks, pairs / chunks
     return step_ms(*tables, part, per_chunk, share, batch / parts, kv / parts)  # type: ignore[call-arg]
-
-
-@numba.njit(cache=True)
-def _add_itl(hist: np.ndarray, gap_ms: float, weight: int) -> None:
-    index = 0
-    if gap_ms > ITL_LOW_MS:
-        index = min(ITL_BINS - 1, int(np.log(gap_ms / ITL_LOW_MS) / ITL_LOG_STEP) + 1)
-    hist[index] += weight
-
-
-@numba.njit(cache=True)
-def _heap_push(keys: np.ndarray, slots: np.ndarray, seqs: np.ndarray, size: int, key: int, slot: int, seq: int) -> int:
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        if keys[parent] <= key:
-            break
-        keys[i] = keys[parent]
-        slots[i] = slots[parent]
-        seqs[i] = seqs[parent]
-        i = parent
-    keys[i] = key
-    slots[i] = slot
-    seqs[i] = seq
-    return size + 1
-
-
-@numba.njit(cache=True)
-def _heap_pop(keys: np.ndarray, slots: np.ndarray, seqs: np.ndarray, size: int) -> int:
-    size -= 1
-    key = keys[size]
-    slot = slots[size]
-    seq = seqs[size]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and keys[child + 1] < keys[child]:
-            child += 1
-        if keys[child] >= key:
-            break
-        keys[i] = keys[child]
-        slots[i] = slots[child]
-        seqs[i] = seqs[child]
-        i = child
-    keys[i] = key
-    slots[i] = slot
-    seqs[i] = seq
-    return size
-
-
-@numba.njit(cache=True)
-def _heap_compact(keys: np.ndarray, entries: np.ndarray, seqs: np.ndarray, slots: np.ndarray, ints: np.ndarray) -> None:
-    """Drop the entries of sequences that were preempted since."""
-    size = ints[I_HEAP]
-    kept = 0
-    for i in range(size):
-        key, slot, seq = keys[i], entries[i], seqs[i]
-        if slots[slot, S_SEQ] == seq and slots[slot, S_STATE] == DECODE:
-            kept = _heap_push(keys, entries, seqs, kept, key, slot, seq)
-    ints[I_HEAP] = kept
-
-
-@numba.njit(cache=True)
-def _growth(residues: np.ndarray, period: int, decoding: int, counter: int, steps: int) -> int:
-    """Blocks that ``decoding`` sequences take over the ``steps`` steps after ``counter``."""
-    total = (steps // period) * decoding
-    for i in range(1, steps % period + 1):
-        total += residues[(counter + i) % period]
-    return total
 
 
 @numba.njit(cache=True)
@@ -329,7 +257,7 @@ def advance(
                     order[i, 0] = order[i + 1, 0]
                     order[i, 1] = order[i + 1, 1]
                 ints[I_ORDER] -= 1
-                preempted_now += _preempt(victim, slots, times, ints, floats, residues, preempted, period, gain)
+                preempted_now += preempt(victim, slots, times, ints, floats, residues, preempted, period, gain)
             decodes = ints[I_DECODING]
         ints[I_COUNTER] = counter
         if decodes > 0:
@@ -358,7 +286,7 @@ def advance(
                             order[j, 1] = order[j + 1, 1]
                         ints[I_ORDER] -= 1
                         break
-                preempted_now += _preempt(partial, slots, times, ints, floats, residues, preempted, period, gain)
+                preempted_now += preempt(partial, slots, times, ints, floats, residues, preempted, period, gain)
             elif chunk > 0:
                 slots[partial, S_BLOCKS] += need
                 ints[I_FREE] -= need
@@ -372,7 +300,7 @@ def advance(
                 if end == length:
                     ints[I_PARTIAL] = -1
                     floats[F_HELD] -= length
-                    _start_decode(
+                    start_decode(
                         partial, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot,
                         heap_seq, counter, period, block, gain, reserve,
                     )  # fmt: skip
@@ -451,7 +379,7 @@ def advance(
                 budget -= counted
                 slots[slot, S_COMPUTED] = end
                 if end == length:
-                    _start_decode(
+                    start_decode(
                         slot, side, slots, times, ints, floats, residues, finishing, firsts, heap_key, heap_slot,
                         heap_seq, counter, period, block, gain, reserve,
                     )  # fmt: skip
@@ -463,9 +391,9 @@ def advance(
         while ints[I_HEAP] > 0 and heap_key[0] <= counter:
             slot = heap_slot[0]
             valid = slots[slot, S_SEQ] == heap_seq[0] and slots[slot, S_STATE] == DECODE
-            ints[I_HEAP] = _heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
+            ints[I_HEAP] = heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
             if valid:
-                times[slot, T_HELD] = _leave_decode(slot, slots, ints, floats, residues, period, gain)
+                times[slot, T_HELD] = leave_decode(slot, slots, ints, floats, residues, period, gain)
                 floats[F_HELD] += times[slot, T_HELD]
                 slots[slot, S_STATE] = FINISHING
                 finishing[side, ints[I_FIN0 + side]] = slot
@@ -518,7 +446,7 @@ def advance(
             while ints[I_HEAP] > 1 and not (
                 slots[heap_slot[0], S_SEQ] == heap_seq[0] and slots[heap_slot[0], S_STATE] == DECODE
             ):
-                ints[I_HEAP] = _heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
+                ints[I_HEAP] = heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
             steps = heap_key[0] - counter
             mean = floats[F_CUR_KV] / decodes
             edge = np.inf
@@ -529,7 +457,7 @@ def advance(
             if edge < np.inf and mean + gain * (steps - 1) > edge:
                 steps = int((edge - mean) / gain) + 1
             if steps > 1 and not reserve:
-                while steps > 1 and _growth(residues, period, decodes, counter, steps) > ints[I_FREE]:
+                while steps > 1 and growth(residues, period, decodes, counter, steps) > ints[I_FREE]:
                     steps = steps // 2
             if steps > 1:
                 first = floats[F_CUR_MS]
@@ -562,10 +490,10 @@ def advance(
                 for part in range(parts):
                     upto = steps * (part + 1) // parts
                     middle = 0.5 * (done_steps + upto - 1)
-                    _add_itl(itl_hist, max(first + slope * middle, behind), decodes * (upto - done_steps))
+                    add_itl(itl_hist, max(first + slope * middle, behind), decodes * (upto - done_steps))
                     done_steps = upto
                 used0 = pool - ints[I_FREE]
-                grown = _growth(residues, period, decodes, counter, steps) if not reserve else 0
+                grown = growth(residues, period, decodes, counter, steps) if not reserve else 0
                 floats[F_BUSY_MS] += total_ms
                 floats[F_BATCH_MS] += total_ms * decodes
                 floats[F_ALLOC_MS] += total_ms * (used0 + 0.5 * grown)
@@ -586,9 +514,9 @@ def advance(
                 while ints[I_HEAP] > 0 and heap_key[0] <= ints[I_COUNTER]:
                     slot = heap_slot[0]
                     valid = slots[slot, S_SEQ] == heap_seq[0] and slots[slot, S_STATE] == DECODE
-                    ints[I_HEAP] = _heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
+                    ints[I_HEAP] = heap_pop(heap_key, heap_slot, heap_seq, ints[I_HEAP])
                     if valid:
-                        times[slot, T_HELD] = _leave_decode(slot, slots, ints, floats, residues, period, gain)
+                        times[slot, T_HELD] = leave_decode(slot, slots, ints, floats, residues, period, gain)
                         floats[F_HELD] += times[slot, T_HELD]
                         slots[slot, S_STATE] = FINISHING
                         finishing[side, ints[I_FIN0 + side]] = slot
@@ -611,7 +539,7 @@ def advance(
             front_start = max(end_ms, floats[F_FRONT_DONE])
         if ints[I_CUR_DECODES] > 0:
             gap = max(dur, sending) if tokens > delays[Q_MERGE_BELOW] else dur
-            _add_itl(itl_hist, gap, ints[I_CUR_DECODES])
+            add_itl(itl_hist, gap, ints[I_CUR_DECODES])
         floats[F_FRONT_DONE] = front_start + sending
         lag = front_start - end_ms + 0.5 * sending
         token_ms = end_ms + lag
@@ -620,7 +548,7 @@ def advance(
             if times[slot, T_FIRST] < 0.0:
                 times[slot, T_FIRST] = token_ms
             else:
-                _add_itl(itl_hist, token_ms - times[slot, T_LAST], 1)
+                add_itl(itl_hist, token_ms - times[slot, T_LAST], 1)
             times[slot, T_LAST] = token_ms
         for i in range(ints[I_FIN0 + cur]):
             slot = finishing[cur, i]
@@ -646,7 +574,7 @@ def advance(
             # requests that arrive together are worked on together and come out together
             floats[F_RECEIVED] = max(floats[F_RECEIVED], sent_ms) + count * delays[Q_REQUEST_SERIAL]
             for _ in range(count):
-                _issue(sent_ms, floats[F_RECEIVED], delays, visible, sent, inputs, outputs, hits, think, ints)
+                issue(sent_ms, floats[F_RECEIVED], delays, visible, sent, inputs, outputs, hits, think, ints)
         floats[F_NOW] = end_ms
         if planned:
             ints[I_SIDE] = side
@@ -660,140 +588,3 @@ def advance(
             ints[I_GHOSTS] = ints[I_FIN0 + side]
         else:
             ints[I_NOW_VALID] = 0
-
-
-@numba.njit(cache=True)
-def _preempt(
-    slot: int,
-    slots: np.ndarray,
-    times: np.ndarray,
-    ints: np.ndarray,
-    floats: np.ndarray,
-    residues: np.ndarray,
-    preempted: np.ndarray,
-    period: int,
-    gain: float,
-) -> int:
-    """Free everything ``slot`` holds and put it in front of the waiting queue; its tokens so far become prompt."""
-    if slots[slot, S_STATE] == DECODE:
-        steps = ints[I_COUNTER] - slots[slot, S_START]
-        _leave_decode(slot, slots, ints, floats, residues, period, gain)
-        slots[slot, S_GENERATED] = min(
-            slots[slot, S_OUTPUT] - 1, slots[slot, S_GENERATED] + 1 + int(np.floor(gain * steps + 1e-9))
-        )
-    else:
-        ints[I_PARTIAL] = -1
-        floats[F_HELD] -= slots[slot, S_COMPUTED]
-    times[slot, T_LAST] = floats[F_NOW] + (floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
-    ints[I_FREE] += slots[slot, S_BLOCKS]
-    ints[I_RUNNING] -= 1
-    ints[I_PREEMPTIONS] += 1
-    slots[slot, S_BLOCKS] = 0
-    slots[slot, S_COMPUTED] = 0
-    slots[slot, S_STATE] = PREEMPTED
-    preempted[ints[I_PREEMPTED]] = slot
-    ints[I_PREEMPTED] += 1
-    return 1
-
-
-@numba.njit(cache=True)
-def _leave_decode(
-    slot: int, slots: np.ndarray, ints: np.ndarray, floats: np.ndarray, residues: np.ndarray, period: int, gain: float
-) -> float:
-    """Take ``slot`` out of the decode aggregates, after the step ``ints[I_COUNTER]``, and set the blocks it owns.
-
-    Returns the KV tokens that it holds.
-    """
-    steps = ints[I_COUNTER] - slots[slot, S_START]
-    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
-    floats[F_KV_SUM] -= length + gain * steps
-    if ints[I_DECODING] == 1:
-        floats[F_KV_SUM] = 0.0
-    ints[I_DECODING] -= 1
-    if slots[slot, S_PHASE] >= 0:
-        residues[(slots[slot, S_START] - slots[slot, S_PHASE]) % period] -= 1
-        slots[slot, S_BLOCKS] += (slots[slot, S_PHASE] + steps) // period
-    return length + gain * steps
-
-
-@numba.njit(cache=True)
-def _start_decode(
-    slot: int,
-    side: int,
-    slots: np.ndarray,
-    times: np.ndarray,
-    ints: np.ndarray,
-    floats: np.ndarray,
-    residues: np.ndarray,
-    finishing: np.ndarray,
-    firsts: np.ndarray,
-    heap_key: np.ndarray,
-    heap_slot: np.ndarray,
-    heap_seq: np.ndarray,
-    counter: int,
-    period: int,
-    block: int,
-    gain: float,
-    reserve: bool,
-) -> None:
-    """The step just planned computes the last prompt token of ``slot``: it decodes from the next step on."""
-    firsts[side, ints[I_FIRST0 + side]] = slot
-    ints[I_FIRST0 + side] += 1
-    left = slots[slot, S_OUTPUT] - slots[slot, S_GENERATED] - 1
-    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
-    if left <= 0:
-        slots[slot, S_STATE] = FINISHING
-        finishing[side, ints[I_FIN0 + side]] = slot
-        ints[I_FIN0 + side] += 1
-        times[slot, T_HELD] = length
-        floats[F_HELD] += length
-        return
-    slots[slot, S_STATE] = DECODE
-    slots[slot, S_START] = counter
-    if reserve:
-        slots[slot, S_PHASE] = -1
-    else:
-        phase = min(period - 1, int(((length - 1) % block) / gain))
-        slots[slot, S_PHASE] = phase
-        residues[(counter - phase) % period] += 1
-    ints[I_DECODING] += 1
-    floats[F_KV_SUM] += length
-    key = counter + int(np.ceil(left / gain - 1e-9))
-    if ints[I_HEAP] == heap_key.size:
-        _heap_compact(heap_key, heap_slot, heap_seq, slots, ints)
-    ints[I_HEAP] = _heap_push(heap_key, heap_slot, heap_seq, ints[I_HEAP], key, slot, slots[slot, S_SEQ])
-
-
-@numba.njit(cache=True)
-def _issue(
-    send_ms: float,
-    received_ms: float,
-    delays: np.ndarray,
-    visible: np.ndarray,
-    sent: np.ndarray,
-    inputs: np.ndarray,
-    outputs: np.ndarray,
-    hits: np.ndarray,
-    think: np.ndarray,
-    ints: np.ndarray,
-) -> None:
-    """A client of a closed loop sends the next request; the queue stays sorted by the time the scheduler sees it."""
-    i = ints[I_ISSUED]
-    send_ms += think[i]
-    new_input = inputs[i]
-    new_output = outputs[i]
-    new_hit = hits[i]
-    seen = received_ms + think[i] + delays[Q_REQUEST] + delays[Q_REQUEST_PER_1K] * new_input / 1000.0
-    while i > ints[I_NEXT] and visible[i - 1] > seen:
-        visible[i] = visible[i - 1]
-        sent[i] = sent[i - 1]
-        inputs[i] = inputs[i - 1]
-        outputs[i] = outputs[i - 1]
-        hits[i] = hits[i - 1]
-        i -= 1
-    visible[i] = seen
-    sent[i] = send_ms
-    inputs[i] = new_input
-    outputs[i] = new_output
-    hits[i] = new_hit
-    ints[I_ISSUED] += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.serving import kernel as k
+from planner.serving import state as k
 from planner.serving.types import F64, Percentiles, SloTarget
 
 _QUANTILES = (50.0, 90.0, 95.0, 99.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.serving import kernel as k
+from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import Instance, InstanceRules
 from planner.steptime.types import StepModel

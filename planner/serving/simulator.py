@@ -13,7 +13,7 @@ from planner.engines.types import EngineName, ResolvedSettings
 from planner.errors import InfeasibleError, InputError
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
-from planner.serving import kernel as k
+from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, default_requests, request_chunks, request_set
 from planner.serving.engine import Instance, InstanceRules
 from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planner.serving import kernel as k
+from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import Instance, InstanceRules
 from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, tpot_ms

@@ -10,7 +10,7 @@ from reference_scheduler import ReferenceScheduler
 from serving_samples import REAL_FRONT_END, fixed, policy, step_model, trt_rules, uniform, vllm_rules
 
 from planner.errors import InfeasibleError
-from planner.serving import kernel as k
+from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, request_set
 from planner.serving.engine import Instance, InstanceRules
 from planner.serving.types import Lengths, Load

@@ -1,0 +1,109 @@
+"""Where the kernel keeps what: columns of its flat arrays, policy and delay slots, codes."""
+
+from __future__ import annotations
+
+# integer state
+(
+    I_NOW_VALID,
+    I_COUNTER,
+    I_DECODING,
+    I_RUNNING,
+    I_FREE,
+    I_NEXT,
+    I_ISSUED,
+    I_DONE,
+    I_HEAP,
+    I_ORDER,
+    I_PREEMPTED,
+    I_PARTIAL,
+    I_SEQ,
+    I_PREEMPTIONS,
+    I_STEPS,
+    I_FREE_SLOTS,
+    I_SIDE,
+    I_CUR_PROMPTS,
+    I_CUR_DECODES,
+    I_FIN0,
+    I_FIN1,
+    I_FIRST0,
+    I_FIRST1,
+    I_GHOSTS,
+    I_LEAPT,
+    I_SAMPLES,
+    I_CUR_PREEMPTED,
+    I_CUR_GHOSTS,
+    I_COUNT,
+) = range(29)
+
+# float state
+(
+    F_NOW,
+    F_CUR_MS,
+    F_CUR_NEW,
+    F_CUR_KV,
+    F_KV_SUM,
+    F_BUSY_MS,
+    F_BATCH_MS,
+    F_ALLOC_MS,
+    F_LIVE_MS,
+    F_NEXT_SAMPLE,
+    F_SAMPLE_MS,
+    F_LAST_MS,
+    F_PREFILLED,
+    F_HELD,
+    F_FRONT_DONE,
+    F_RECEIVED,
+    F_COUNT,
+) = range(17)
+
+# per-slot integers
+S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
+# per-slot times, and the KV tokens that a sequence out of the aggregates holds
+T_SEND, T_FIRST, T_LAST, T_HELD, T_COUNT = range(5)
+# slot states
+FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
+
+# policy integers
+(
+    P_MAX_SEQS,
+    P_BUDGET,
+    P_BLOCK,
+    P_POOL,
+    P_CHUNKED,
+    P_RESERVE,
+    P_FULL_SEQUENCE,
+    P_WATERMARK,
+    P_ASYNC,
+    P_GHOST,
+    P_PP,
+    P_CLOSED,
+    P_SPEC,
+    P_PERIOD,
+    P_REQUESTS,
+    P_CHUNK_MULTIPLE,
+    P_CACHED_IN_BUDGET,
+    P_COUNT,
+) = range(18)
+# policy floats
+(
+    Q_TOKENS_PER_STEP,
+    Q_TURNAROUND,
+    Q_RESPONSE,
+    Q_REQUEST,
+    Q_REQUEST_PER_1K,
+    Q_REQUEST_SERIAL,
+    Q_CHUNK,
+    Q_MERGE_BELOW,
+    Q_COUNT,
+) = range(9)
+
+# record columns
+R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_COUNT = range(6)
+# timeline columns
+L_TIME, L_RUNNING, L_ADMITTED, L_USED, L_LIVE, L_COUNT = range(6)
+
+ITL_BINS = 4096
+ITL_LOW_MS = 0.01
+ITL_LOG_STEP = 0.006
+
+OK, STUCK, RECORDS_FULL = range(3)

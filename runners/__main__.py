@@ -16,6 +16,7 @@ def worker(arguments: list[str]) -> int:
     from runners.celery_app import app, queue
 
     options = [
+        "--quiet",  # no banner; to be given before the command
         "worker",
         "--queues",
         queue,

@@ -20,6 +20,7 @@ from runners.state import StateStore
 
 log = logging.getLogger(__name__)
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for every question to an engine
+logging.getLogger("kombu.connection").setLevel(logging.ERROR)  # it warns that filesystem:// names no host
 SEND_TRIES = {"max_retries": 5, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 2.0}
 
 TASKS_AT_ONCE = 16

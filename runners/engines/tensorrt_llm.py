@@ -71,7 +71,7 @@ _FAILURES = (
     FailurePattern(
         re.compile(r"Failed to bind socket to (\S+)|[Aa]ddress already in use"),
         "The port {0} was taken while TensorRT-LLM started.",
-        "Stop the other process, or give the deployment another port.",
+        "Launch it again, which tries another port, or stop the other process.",
     ),
     FailurePattern(
         re.compile(r"No GPU devices found on the node"),

@@ -75,7 +75,7 @@ _FAILURES = (
     FailurePattern(
         re.compile(r"Address already in use"),
         "The port was taken while vLLM started.",
-        "Stop the other process, or give the deployment another port.",
+        "Launch it again, which tries another port, or stop the other process.",
     ),
     FailurePattern(
         re.compile(r"The quantization method (\S+) is not supported for the current GPU. Minimum capability: (\d+)"),

@@ -124,7 +124,7 @@ def require_port(host: str, port: int) -> None:
     taken = port_owner(host, port)
     if taken:
         raise PortInUseError(
-            f"The engine was not started: {taken}.", "Stop that process, or give the deployment another port."
+            f"The engine was not started: {taken}.", "Launch it again, which tries another port, or stop that process."
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 import yaml
 
+from planner.cli import main
 from planner.errors import InputError
 from planner.fleet_file import load_fleet_file, parse_fleet
+from planner.plan_types import PlanResult, StrandedReport
 from planner.serving.types import SloTarget
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "fleet.yaml"
@@ -126,3 +129,40 @@ def test_purchase_takes_power_and_space_from_the_node_type() -> None:
     option = parse_fleet(text).purchase_options[0]
     assert (option.power_kw, option.rack_units, option.max_count) == (10.2, 8, 2)
     assert option.node.state == "planned"
+
+
+def test_command_line_says_what_is_wrong_with_status_two(tmp_path, capsys) -> None:
+    wrong = tmp_path / "fleet.yaml"
+    wrong.write_text(changed("pools.0.count", 0), encoding="utf-8")
+    assert main(["plan", str(wrong)]) == 2
+    assert "pools[0].count" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path / "none.yaml")]) == 2
+
+
+def test_command_line_writes_the_plan_and_its_deployment_files(tmp_path, capsys, monkeypatch) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    empty = StrandedReport(0, 0.0)
+    answer = PlanResult(
+        "small",
+        "0",
+        "infeasible",
+        Decimal(0),
+        Decimal(0),
+        0.0,
+        0.0,
+        (),
+        (),
+        (),
+        (),
+        Decimal(0),
+        Decimal(0),
+        empty,
+        empty,
+    )
+    monkeypatch.setattr("planner.plan.make_plan", lambda request, progress: answer)
+    assert main(["plan", str(file), "--json", "--export", "router", "--out", str(tmp_path / "out")]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["request_name"] == "small"
+    assert "1 files written" in captured.err
+    assert (tmp_path / "out" / "config.yaml").exists()

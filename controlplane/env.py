@@ -1,7 +1,7 @@
 """Every environment variable that Tonnage reads, in one place, checked once.
 
 TONNAGE_DATA_DIR, TONNAGE_DATABASE_URL, TONNAGE_BROKER_URL, TONNAGE_SECRET_KEY, TONNAGE_ALLOWED_HOSTS, TONNAGE_PORT,
-TONNAGE_DEBUG, TONNAGE_HTTPS, TONNAGE_REQUIRE_SERVICES, TONNAGE_LOG_JSON, TONNAGE_ENGINE_PORTS.
+TONNAGE_DEBUG, TONNAGE_HTTPS, TONNAGE_LOG_JSON, TONNAGE_ENGINE_PORTS.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class Env:
     port: int
     debug: bool
     https: bool
-    require_services: bool
     log_json: bool
     engine_ports: tuple[int, int] = (18100, 18399)
 
@@ -63,7 +62,6 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
         port=_port(source.get("TONNAGE_PORT", "8000")),
         debug=_flag(source, "TONNAGE_DEBUG"),
         https=_flag(source, "TONNAGE_HTTPS"),
-        require_services=_flag(source, "TONNAGE_REQUIRE_SERVICES"),
         log_json=_flag(source, "TONNAGE_LOG_JSON"),
         engine_ports=_port_range(source.get("TONNAGE_ENGINE_PORTS", "18100-18399")),
     )

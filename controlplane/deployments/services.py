@@ -116,7 +116,7 @@ def launch_deployment(*, actor: Actor, deployment: Deployment, emulated: bool = 
     with transaction.atomic():
         _check_free(deployment)
         engine = Engine.EMULATED if emulated else _real_engine(deployment.planned_engine, deployment.node)
-        port = _free_port(host, avoid=deployment.port if deployment.state == State.FAILED else None)
+        port = _free_port(host, tried=deployment.port if deployment.state == State.FAILED else None)
         resolved = from_json(ResolvedSettings, deployment.settings, "settings")
         launch = EngineLaunch(
             engine=str(engine),
@@ -290,7 +290,11 @@ def _host_for(deployment: Deployment, emulated: bool) -> Node:
     return deployment.node
 
 
-def _free_port(host: Node, avoid: int | None) -> int:
+def _free_port(host: Node, tried: int | None) -> int:
+    """The first port of ours that no live deployment of ``host`` has; after a failure on ``tried`` the next one on.
+
+    What else listens on a node only its worker sees: each launch that it refuses moves on by one port.
+    """
     first, last = django_settings.ENGINE_PORTS
     taken = set(
         Deployment.objects.filter(host=host, state__in=Deployment.LIVE, port__isnull=False).values_list(
@@ -298,7 +302,6 @@ def _free_port(host: Node, avoid: int | None) -> int:
         )
     )
     free = [port for port in range(first, last + 1) if port not in taken]
-    better = [port for port in free if port != avoid] or free
-    if not better:
+    if not free:
         raise ValidationError(f"Every engine port of {host} ({first} to {last}) is in use; stop a deployment.")
-    return better[0]
+    return next((port for port in free if tried is not None and port > tried), free[0])

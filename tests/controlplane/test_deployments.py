@@ -160,8 +160,12 @@ def test_failed_launch_says_why_and_can_be_repeated_on_another_port(deployment: 
     deployment.refresh_from_db()
     assert (deployment.state, deployment.reason) == ("failed", "The port was taken while vLLM started.")
     assert deployment.remedy == "Give it another port."
+    again = Worker(services.launch_deployment(actor=operator, deployment=deployment))
+    assert deployment.port == first + 1
+    again.say("failed", reason="The port was taken while vLLM started.")
+    deployment.refresh_from_db()
     services.launch_deployment(actor=operator, deployment=deployment)
-    assert deployment.port != first
+    assert deployment.port == first + 2, "it does not go back to a port that was refused"
     assert (deployment.reason, deployment.state) == ("", "launching")
 
 

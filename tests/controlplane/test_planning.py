@@ -26,7 +26,7 @@ from controlplane.workloads.services import install_trace, upload_model
 from planner.errors import InfeasibleError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanRequest, PlanResult
-from tests.controlplane import fleet_fixture, plan_answer, plan_fixture
+from tests.controlplane import fleet_fixture, plan_answer
 from tests.controlplane.test_workloads import TINY
 
 pytestmark = pytest.mark.django_db(transaction=True)

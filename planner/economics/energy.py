@@ -16,7 +16,8 @@ from decimal import Decimal
 from planner.catalog.types import GpuSpec
 from planner.economics.types import EnergyPrice
 from planner.evidence import Evidence
-from planner.models.spec import ModelSpec
+from planner.models.sharding import active_params
+from planner.models.spec import ModelSpec, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +80,12 @@ def power_w(
     return coefficients.watts(bandwidth_share, compute_share)
 
 
-def active_params(model: ModelSpec) -> float:
-    """Parameters that one token multiplies with: routed experts by top-k share, without the embedding look-up."""
-    total = 0.0
-    for group in model.groups:
-        for linear in group.linears:
-            share = 1.0
-            if linear.role.startswith("expert_") and group.ffn is not None and group.ffn.experts:
-                share = group.ffn.experts_per_token / group.ffn.experts
-            total += group.count * linear.params * share
-    return total + (model.lm_head.params if model.lm_head else 0)
-
-
 def _touched_share(model: ModelSpec, batch: float) -> float:
     touched = everything = 0.0
     for group in model.groups:
         for linear in group.linears:
             share = 1.0
-            if linear.role.startswith("expert_") and group.ffn is not None and group.ffn.experts:
+            if linear.shard is Shard.EXPERT and group.ffn is not None and group.ffn.experts:
                 share = 1 - (1 - group.ffn.experts_per_token / group.ffn.experts) ** batch
             everything += group.count * linear.params
             touched += group.count * linear.params * share

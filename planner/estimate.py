@@ -65,11 +65,21 @@ def estimate_lines(lines: Iterable[str]) -> Iterator[str]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"is not JSON: {error}", field=f"line {number}") from None
         if isinstance(request, dict):
-            answer = estimate(request)
+            answer = _guarded(request)
         else:
             answer = estimate({})
             answer["reasons"] = [f"line {number}: must be a JSON object."]
         yield json.dumps(answer, allow_nan=False, separators=(",", ":"))
+
+
+def _guarded(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer one line; a defect of the program is that line's error, so that the lines after it are still answered."""
+    try:
+        return estimate(request)
+    except Exception as error:  # noqa: BLE001
+        answer = estimate({"id": request.get("id"), "engine": ""})
+        answer["reasons"] = [f"internal error, please report it: {type(error).__name__}: {error}"]
+        return answer
 
 
 def _refuse_constant(name: str) -> float:

@@ -187,8 +187,9 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
     rows = [r for r in rows_in if fmt.as_float(r.get("predicted")) and fmt.as_float(r.get("measured"))]
     traces: list[Any] = []
     values = [float(r[k]) for r in rows for k in ("predicted", "measured")]
+    log = bool(values) and max(values) / min(values) > 20
     if values:
-        low, high = min(values) / 1.4, max(values) * 1.4
+        low, high = min(values) / 1.4 if log else 0.0, max(values) * 1.2
         traces.append(
             go.Scatter(
                 x=[low, high, high, low], y=[low * 0.85, high * 0.85, high * 1.15, low * 1.15], fill="toself",
@@ -234,7 +235,6 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
         for r in rows
     ]
     word = metric if metric.isupper() else metric.lower()
-    log = bool(values) and max(values) / min(values) > 20
     kind = log_axis(min(values), max(values)) if log else {"rangemode": "tozero"}
     figure_layout = {
         "xaxis": axis(f"Predicted {word}", unit, showgrid=True, **kind),

@@ -174,14 +174,22 @@ def _verdicts(
     for item in placement.placements:
         taken.setdefault(item.workload, Counter())[item.candidate_id] += 1
     verdicts = []
+    at_hand = gpus_at_hand(request)
     count = len(request.workloads)
     for i, workload in enumerate(request.workloads):
         steps.say(PLACING_SHARE + (0.97 - PLACING_SHARE) * i / count, f"Searching flip points of {workload.name}")
-        own = tuple(c for c in found if c.workload == workload.name)
+        own = tuple(c for c in found if c.workload == workload.name and (c.gpu in at_hand or c.status != "ok"))
         placed = taken[workload.name].most_common(1)[0][0] if workload.name in taken else None
         flips = flip_points(workload, own, request, placed=placed)
         verdicts.append(verdict(workload, own, request, placed=placed, flip_points=flips))
     return tuple(verdicts)
+
+
+def gpus_at_hand(request: PlanRequest) -> frozenset[str]:
+    """GPUs (catalogue names) that the mode lets a plan use; planned nodes and purchases count unless it is "owned"."""
+    buys = request.mode != "owned"
+    nodes = [node for node in request.nodes if node.state != "planned" or buys]
+    return frozenset(node.gpu for node in (*nodes, *(option.node for option in request.purchase_options if buys)))
 
 
 def workload_shapes(request: PlanRequest, found: tuple[Candidate, ...]) -> tuple[WorkloadShape, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from planner.economics.money import CENT, money, round_parts, split_exactly
+from planner.economics.money import CENT, round_parts, split_exactly
 from planner.economics.operations import OperationsCosts, OperationsUse
 from planner.economics.types import CostBreakdown, GpuHourPrice
 from planner.errors import InputError
@@ -153,8 +153,3 @@ def break_even_utilisation(
     worth += Decimal(str(capacity_output_tok_per_s)) * api_usd_per_mtok_output
     worth_per_hour = worth * 3600 / MTOK
     return (usd_per_hour / worth_per_hour).quantize(Decimal("0.0001")) if worth_per_hour > 0 else None
-
-
-def monthly(usd_per_hour: Decimal, hours: Decimal) -> Decimal:
-    """An hourly rate over ``hours``, to the cent."""
-    return money(usd_per_hour * hours)

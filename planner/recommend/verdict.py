@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from planner.economics.energy import joules_per_token
 from planner.evidence import Evidence, Interval
 from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload, Sensitivity, Verdict
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
@@ -177,7 +178,7 @@ def _reasons(
             f"Known from: {ENGINE_LABEL[engine_of(chosen)]} {chosen.evidence.value}, "
             f"{ENGINE_LABEL[engine_of(other)]} {other.evidence.value}."
         )
-    found += _break_even(chosen)
+    found += _break_even(chosen) + _energy(chosen)
     prices = sorted({(c.gpu, gpu_price(request, c.gpu)) for c in (chosen, other)})
     found.append("Prices: " + ", ".join(f"{gpu} ${usd:.2f} per GPU-hour" for gpu, usd in prices) + ".")
     return tuple(found)
@@ -194,6 +195,22 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
     shape = f"{_count(candidate.replicas, 'replica')} of {_count(candidate.gpus_per_replica, 'GPU')}"
     rate = f"{candidate.replica_rate_per_s:.3g} requests/s"
     return (f"{label} on {_where(candidate)}: {shape}, each carries {rate} within the SLO{cost}.",)
+
+
+def _energy(candidate: Candidate) -> list[str]:
+    """Energy per token of the kind served, at the mean of the demand; nothing where no power was measured."""
+    performance, cost = candidate.performance, candidate.cost
+    if candidate.watts_per_gpu is None or performance is None or cost is None:
+        return []
+    tokens, kind = cost.mtok_output_per_month, "output"
+    if not tokens:
+        tokens, kind = cost.mtok_input_per_month, "input"
+    hours = float(cost.gpu_hours_per_month) / max(candidate.gpus, 1)
+    rate = float(tokens) * 1e6 / (hours * 3600) if hours else 0.0
+    joules = joules_per_token(candidate.watts_per_gpu, candidate.gpus, rate)
+    if joules is None:
+        return []
+    return [f"{candidate.watts_per_gpu:.0f} W a GPU at the mean load, {joules:.2g} J per {kind} token."]
 
 
 def _break_even(candidate: Candidate) -> list[str]:

@@ -68,6 +68,6 @@ v1 = [
 
 urlpatterns = [
     re_path(r"^v1/", include(v1)),
-    re_path(r"^v1$", docs.RootView.as_view()),
+    re_path(r"^v1$", docs.RootView.as_view(schema=None)),
     re_path(r"^", docs.NowhereView.as_view(), name="nowhere"),
 ]

@@ -172,7 +172,8 @@ def _request(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
 
 def _from_queue(row: dict[str, str]) -> bool:
     """NVIDIA's TensorRT-LLM rows: their TTFT grows with the output length over the concurrency, by nine tenths of E2E /
-    concurrency at 8 clients. No server does that; a load generator that stamps a request before its slot is free does."""
+    concurrency at 8 clients. No server does that; a load generator that stamps a request before its slot is free does.
+    """
     return row["source_id"] == "aic_silicon:nvidia_gap_analysis" and row["engine"] == "tensorrt_llm"
 
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks speed simulate``: simulated requests per second on one core, and a day of a trace.
 
-An 8B model on one H200, Poisson arrivals of 12 requests/s a replica. Times are of the processor, so that other work on the
-machine does not count; the wall clock is printed beside them. Compilation (first use) is told apart.
+An 8B model on one H200, Poisson arrivals of 12 requests/s a replica. Times are of the processor, so that other work on
+the machine does not count; the wall clock is printed beside them. Compilation (first use) is told apart.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def run(argv: list[str]) -> dict[str, Any]:
             "first_call_s": first[1],
             "step_tables_s": built,
         }
-        print(f"{engine.value:14s} {count / best:12,.0f} simulated requests/s ({count:,} requests in {best:.2f} s of one"
-              f" core, {wall:.2f} s wall; step tables {built:.2f} s, first call {first[1]:.2f} s)")  # fmt: skip
+        print(
+            f"{engine.value:14s} {count / best:12,.0f} simulated requests/s ({count:,} requests in {best:.2f} s of one"
+            f" core, {wall:.2f} s wall; step tables {built:.2f} s, first call {first[1]:.2f} s)"
+        )
     result["day_of_trace"] = _day(count)
     return result
 

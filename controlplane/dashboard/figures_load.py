@@ -187,12 +187,13 @@ def burst_timeline(timeline: Mapping[str, Sequence[float]], *, ident: str = "tim
 
 
 def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, ident: str = "kv-waste") -> Chart:
-    """What allocated KV memory holds, by way of allocating: ``reports`` of (label, {live, reserved...: share})."""
+    """What the KV pool holds on average, by way of giving it out: ``reports`` of (label, shares by field)."""
     parts = (
-        ("live", "Live tokens", palette.CATEGORIES[2]),
-        ("reserved", "Reserved, never used", palette.CATEGORIES[5]),
-        ("last_block", "Rest of the last block", palette.CATEGORIES[1]),
-        ("padding", "Padding", palette.CATEGORIES[3]),
+        ("live_share", "Live tokens", palette.CATEGORIES[2]),
+        ("reserved_later_share", "Held for later", palette.CATEGORIES[4]),
+        ("reserved_never_share", "Held, never used", palette.CATEGORIES[5]),
+        ("last_block_share", "Rest of the last block", palette.CATEGORIES[1]),
+        ("free_share", "Free", palette.MEMORY["free"]),
     )
     labels = [label for label, _ in reports]
     traces = []
@@ -207,10 +208,10 @@ def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, iden
     rows = [(label, *(100 * (fmt.as_float(r.get(k)) or 0.0) for k, _, _ in parts)) for label, r in reports]
     figure_layout = {
         "barmode": "stack", "showlegend": True, "legend": {"traceorder": "normal"},
-        "xaxis": axis("Share of the KV memory allocated", "%", range=[0, 100], showgrid=True),
+        "xaxis": axis("Share of the KV pool", "%", range=[0, 100], showgrid=True),
         "yaxis": {"autorange": "reversed", "showgrid": False},
     }  # fmt: skip
-    return make(ident, "What the KV memory holds", traces, figure_layout, columns, rows, size="short")
+    return make(ident, "What the KV pool holds", traces, figure_layout, columns, rows, size="short")
 
 
 def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str) -> Any:

@@ -35,7 +35,6 @@ ICONS = {
     '<path d="M8 2.5v11A5.5 5.5 0 0 0 8 2.5" class="solid" fill="currentColor"/>',
     "close": '<path d="m4.5 4.5 7 7M11.5 4.5l-7 7"/>',
     "info": '<circle cx="8" cy="8" r="5.5"/><path d="M8 7.5V11M8 5.2h.01"/>',
-    "up": '<path d="M4.5 11.5l7-7M6 4.5h5.5V10"/>',
     "out": '<path d="M6.5 3H3.5v10h3M9.5 5.5 12 8l-2.5 2.5M12 8H6.5"/>',
 }
 

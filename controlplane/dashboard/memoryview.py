@@ -103,6 +103,13 @@ class MemoryAnswer:
         return [(figures_memory.POLICY_WORDS[item.policy], item) for item in self.waste.report.policies]
 
     @property
+    def shares_chart(self) -> Chart | None:
+        """What the pool holds on average, by policy."""
+        if self.waste is None:
+            return None
+        return figures_load.kv_fragmentation([(word, to_json(item)) for word, item in self.policies])
+
+    @property
     def waste_chart(self) -> Chart | None:
         """The pool over time."""
         return None if self.waste is None else figures_memory.live_over_time(self.waste.report)

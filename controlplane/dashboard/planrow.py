@@ -69,7 +69,6 @@ class WorkloadRow:
     nodes: tuple[tuple[str, int], ...]  # name, GPUs used there
     unplaced: Json | None
     margin: MarginBar | None
-    css: str = ""
     placed: tuple[Placed, ...] = ()
     candidates: tuple[Json, ...] = field(default=(), repr=False)
 
@@ -200,10 +199,6 @@ class WorkloadRow:
         """Mean input and output tokens in words."""
         sides = (expected(self.workload.get(side)) for side in ("input_tokens", "output_tokens"))
         return " → ".join(fmt.sig(side) for side in sides) + " tokens"
-
-    def usd(self, candidate: Json | None) -> dict[str, Any] | None:
-        """$ per million output tokens (all tokens when there is no output) with its band."""
-        return usd_per_mtok(candidate)
 
     @property
     def usd_chosen(self) -> dict[str, Any] | None:

@@ -36,7 +36,6 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
         nodes.setdefault(placement["workload"], Counter())[placement["node"]] += len(placement["gpu_indexes"])
         parts = replicas.setdefault(placement["workload"], {})
         parts.setdefault(placement["candidate_id"], set()).add(placement["replica"])
-    classes = gpumap.category_classes(workload["name"] for workload in request.get("workloads", ()))
     rows = []
     for workload in request.get("workloads", ()):
         name = workload["name"]
@@ -51,7 +50,6 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
                 nodes=tuple(sorted(nodes.get(name, Counter()).items())),
                 unplaced=unplaced.get(name),
                 margin=margin_bar(verdict),
-                css=classes[name].replace("w", "c", 1),
                 placed=tuple(
                     Placed(by_id[key], len(numbers)) for key, numbers in replicas.get(name, {}).items() if key in by_id
                 ),
@@ -141,6 +139,13 @@ def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
         }
         for candidate in feasible
     ]
+
+
+def usd_axis(entries: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
+    """The range of all cost bands of ranked candidates; None when there is nothing to compare."""
+    ends = [fmt.as_float(entry["usd"][end]) for entry in entries if entry["usd"] for end in ("low", "value", "high")]
+    known = [end for end in ends if end is not None]
+    return (min(known), max(known)) if known and max(known) > min(known) else None
 
 
 def placement_map(request: Json, result: Json, url: str) -> gpumap.GpuMap:

@@ -107,9 +107,12 @@ def test_arrivals_and_load_curve_mark_the_limits() -> None:
 
 
 def test_kv_and_timeline_figures_hold_their_data() -> None:
-    reports = [("Contiguous", {"live": 0.31, "reserved": 0.69}), ("Paged", {"live": 0.96, "last_block": 0.04})]
+    reports = [
+        ("Contiguous", {"live_share": 0.31, "reserved_never_share": 0.69}),
+        ("Paged", {"live_share": 0.96, "last_block_share": 0.04}),
+    ]
     waste = figures_load.kv_fragmentation(reports)
-    assert waste.rows[0][1:3] == (31.0, 69.0)
+    assert waste.rows[0][1:4] == (31.0, 0.0, 69.0)
     line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 3], "kv_used": [0.1, 0.2]}
     assert figures_load.burst_timeline(line).rows[1] == (1.0, 2, 3, 20.0)
 

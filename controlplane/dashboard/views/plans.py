@@ -112,6 +112,7 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         raise Http404(f"{record} has no workload {name}.")
+    ranked = planview.ranked(row)
     cost = (row.chosen or {}).get("cost") or {}
     bars = [
         (title, c["memory"]) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c and c.get("memory")
@@ -120,7 +121,8 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "plan": record,
         "row": row,
         "rows": rows,
-        "ranked": planview.ranked(row),
+        "ranked": ranked,
+        "usd_axis": planview.usd_axis(ranked),
         "left_out": planview.left_out(row),
         "side_by_side": plancompare.side_by_side(row),
         "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),

@@ -23,7 +23,7 @@ class RootView(ApiMixin, APIView):
     @extend_schema(responses=OpenApiTypes.OBJECT, operation_id="root")
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Every list and tool of the API, with its path."""
-        from controlplane.api.urls import PLAIN, router
+        from controlplane.api.urls import PLAIN, router  # the routes import this module
 
         lists = {prefix: path_to(f"{basename}-list") for prefix, _, basename in router.registry}
         return Response({**lists, **{name.replace("-", "/", 1): path_to(name) for name in PLAIN}})

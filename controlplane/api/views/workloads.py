@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
@@ -129,14 +131,10 @@ class LlmModelViewSet(ChangeMixin, ReadViewSet):
 
     def store(self, record: Any, expected: int | None, **related: Any) -> Any:
         """By the service, which takes the whole configuration."""
-        import json
-
         held = LlmModel.objects.select_for_update().filter(pk=record.pk).first() if record.pk else None
         if held is not None:
             check_version(expected, held.version)
             if record.model_id != held.model_id:
-                from django.core.exceptions import ValidationError
-
                 raise ValidationError({"model_id": "An uploaded model keeps its id; upload it anew under another."})
         config = related.get("config") or json.dumps(record.config).encode()
         side = related.get("quant_config", json.dumps(record.quant_config).encode() if record.quant_config else None)

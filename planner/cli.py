@@ -116,8 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PlannerError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except BrokenPipeError:
+        return 1
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    except BrokenPipeError:
-        return 1

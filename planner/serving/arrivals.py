@@ -63,7 +63,8 @@ def trace_at_rate(times_s: tuple[float, ...], rate_per_s: float) -> tuple[float,
     """
     factor = mean_rate(times_s) / rate_per_s
     if factor > 1.0:
-        return tuple(times_s[int(i * factor)] for i in range(max(1, math.ceil(len(times_s) / factor))))
+        last = len(times_s) - 1  # i * factor may round up past it
+        return tuple(times_s[min(int(i * factor), last)] for i in range(max(1, math.ceil(len(times_s) / factor))))
     start = times_s[0]
     return tuple(start + (t - start) * factor for t in times_s)
 

@@ -42,7 +42,9 @@ def role_at(actor: User | AnonymousUser | None, site: Site | None = None) -> Rol
 
 def has_role(actor: User | AnonymousUser | None, role: Role, site: Site | None = None) -> bool:
     """Whether ``actor`` has at least ``role``, at ``site`` when one is given."""
-    held = role_at(actor, site)
+    held = role_at(actor)
+    if site is not None and held is not None and _RANK[held] < _RANK[role]:
+        held = role_at(actor, site)
     return held is not None and _RANK[held] >= _RANK[role]
 
 

@@ -32,17 +32,24 @@ class ImportReport:
 
 
 class NamedForeignKey(widgets.ForeignKeyWidget):
-    """A foreign key by slug or name; an unknown one is named with what exists."""
+    """A foreign key by slug or name; an unknown one is named with what exists. Each is looked up once an import."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen: dict[Any, models.Model] = {}
 
     def clean(self, value: Any, row: Any = None, **kwargs: Any) -> models.Model | None:
         """The record; raises ValueError naming the known ones."""
         if value in (None, ""):
             return None
+        if value in self.seen:
+            return self.seen[value]
         found = self.model.objects.filter(**{self.field: value}).first()
         if found is None:
             known = list(self.model.objects.values_list(self.field, flat=True)[:6])
             shown = ", ".join(map(str, known)) or "none yet"
             raise ValueError(f"there is no {self.model._meta.verbose_name} {value!r}; known: {shown}")
+        self.seen[value] = found
         return found
 
 
@@ -153,6 +160,9 @@ class RecordResource(resources.ModelResource):
                     f"Rows {seen[key]} and {number} are the same {' + '.join(keys)}: {', '.join(key)}."
                 )
             seen[key] = number
+        for field in self.get_import_fields():
+            if isinstance(field.widget, NamedForeignKey):
+                field.widget.seen.clear()
 
     def save_instance(self, instance: models.Model, is_create: bool, row: Any, **kwargs: Any) -> None:
         """Store one row as any other change, in the name of ``user``."""
@@ -161,7 +171,7 @@ class RecordResource(resources.ModelResource):
         for record in filter(None, (stored, instance)):  # where it was, and where it goes
             self.check_access(actor, record)
         save_record(instance, actor=actor, checked=True)  # clean_model_instances has checked it
-        self.after_save_instance(instance, row, **kwargs)
+        self.after_save_instance(instance, row, is_create=is_create, **kwargs)
 
     def check_access(self, actor: Actor, instance: models.Model) -> None:
         """Raise PermissionDenied unless ``actor`` may change this record."""

@@ -69,7 +69,7 @@ class NodeResource(_Slugged):
         """Record its GPUs."""
         from controlplane.inventory.services import sync_gpus
 
-        sync_gpus(actor=kwargs.get("user"), node=instance)
+        sync_gpus(actor=kwargs.get("user"), node=instance, fresh=kwargs.get("is_create", False))
 
 
 class GpuResource(RecordResource):

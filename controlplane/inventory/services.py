@@ -72,10 +72,13 @@ def site_of(record: Item) -> Site | None:
     return record.node.site if isinstance(record, Gpu) else None
 
 
-def sync_gpus(*, actor: Actor, node: Node) -> int:
-    """Give a node one Gpu row for each GPU of its type; returns how many were added. Surplus rows go, unless used."""
+def sync_gpus(*, actor: Actor, node: Node, fresh: bool = False) -> int:
+    """Give a node one Gpu row for each GPU of its type; returns how many were added. Surplus rows go, unless used.
+
+    ``fresh``: the node was made a moment ago and has none.
+    """
     count = node.node_type.gpus
-    held = set(node.gpus.values_list("index", flat=True))
+    held = set() if fresh else set(node.gpus.values_list("index", flat=True))
     missing = [index for index in range(count) if index not in held]
     Gpu.objects.bulk_create(Gpu(node=node, index=index) for index in missing)
     if any(index >= count for index in held):

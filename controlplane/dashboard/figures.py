@@ -35,7 +35,7 @@ COST_WORDS = {
 
 def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, workload: str = "") -> Chart:
     """Throughput per GPU against interactivity of all feasible candidates; the frontier of each engine is joined."""
-    usable = [c for c in candidates if c.get("status") == "ok" and c.get("tok_s_per_gpu") and c.get("settings")]
+    usable = [c for c in candidates if c.get("status") == "ok" and c.get("tok_s_per_gpu") and c.get("tok_s_per_user")]
     columns = (
         Column("Engine", numeric=False), Column("GPU", numeric=False), Column("Parallelism", numeric=False),
         Column("Precision", numeric=False), Column("Interactivity", "tok/s/user"), Column("Throughput", "tok/s/GPU"),

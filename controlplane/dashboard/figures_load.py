@@ -189,10 +189,10 @@ def burst_timeline(timeline: Mapping[str, Sequence[float]], *, ident: str = "tim
 def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, ident: str = "kv-waste") -> Chart:
     """What the KV pool holds on average, by way of giving it out: ``reports`` of (label, shares by field)."""
     parts = (
-        ("live_share", "Live tokens", palette.CATEGORIES[2]),
+        ("live_share", "Live", palette.CATEGORIES[2]),
         ("reserved_later_share", "Held for later", palette.CATEGORIES[4]),
-        ("reserved_never_share", "Held, never used", palette.CATEGORIES[5]),
-        ("last_block_share", "Rest of the last block", palette.CATEGORIES[1]),
+        ("reserved_never_share", "Never used", palette.CATEGORIES[5]),
+        ("last_block_share", "Last block", palette.CATEGORIES[1]),
         ("free_share", "Free", palette.MEMORY["free"]),
     )
     labels = [label for label, _ in reports]
@@ -211,7 +211,7 @@ def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, iden
         "xaxis": axis("Share of the KV pool", "%", range=[0, 100], showgrid=True),
         "yaxis": {"autorange": "reversed", "showgrid": False},
     }  # fmt: skip
-    return make(ident, "What the KV pool holds", traces, figure_layout, columns, rows, size="short")
+    return make(ident, "What the KV pool holds", traces, figure_layout, columns, rows)
 
 
 def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str) -> Any:

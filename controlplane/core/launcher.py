@@ -100,8 +100,8 @@ def children(host: str, port: int, node_slug: str = LOCAL_SLUG) -> list[Child]:
     own_env = {"TONNAGE_DATA_DIR": str(settings.DATA_DIR), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
     web = [
         python, "-m", "gunicorn", "controlplane.wsgi:application", "--bind", bind, "--workers", "2", "--threads", "4",
-        "--worker-class", "gthread", "--timeout", "120", "--graceful-timeout", "10", "--log-level", "warning",
-        "--worker-tmp-dir", _worker_tmp(),
+        "--worker-class", "gthread", "--preload", "--timeout", "120", "--graceful-timeout", "10",
+        "--log-level", "warning", "--worker-tmp-dir", _worker_tmp(),
     ]  # fmt: skip
     control = [*celery, "-A", "controlplane.celery:app", "worker", "-Q", "control", "-n", "control@%h", *quiet]
     plan = [*celery, "-A", "controlplane.celery:app", "worker", "-Q", "plan", "-n", "plan@%h", *quiet]

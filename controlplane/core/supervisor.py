@@ -132,7 +132,8 @@ class Supervisor:
         if stream is not None:
             with stream:
                 for line in stream:
-                    self.say(f"{child.name:<{self._width}} | {line.rstrip()}")
+                    if line.strip():
+                        self.say(f"{child.name:<{self._width}} | {line.rstrip()}")
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -29,10 +29,11 @@ QUEUES = ("control", "plan")
 SUBMIT = """
 from controlplane.jobs.sending import RUN_TASK, publish
 from controlplane.jobs.services import submit_job
-job = submit_job(actor=None, kind="test.count", payload={payload})
-for _ in range({extra}):
+for payload in {payloads}:
+    job = submit_job(actor=None, kind="test.count", payload=payload)
     publish(RUN_TASK, {{"job_id": str(job.pk)}}, job.queue)
-print(job.pk)
+    publish(RUN_TASK, {{"job_id": str(job.pk)}}, job.queue)
+    print(job.pk)
 """
 
 
@@ -71,10 +72,10 @@ class Installation:
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
-    def submit(self, payload: dict[str, Any], extra: int = 0) -> str:
-        """Submit a counting job and send its message ``extra`` times more; returns its id."""
-        code = SUBMIT.format(payload=payload, extra=extra)
-        return self.manage("shell", "-v0", "-c", code).split()[-1]
+    def submit(self, *payloads: dict[str, Any]) -> list[str]:
+        """Submit counting jobs, each with its message sent three times; returns their ids."""
+        code = SUBMIT.format(payloads=payloads)
+        return self.manage("shell", "-v0", "-c", code).split()[-len(payloads) :]
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one process; its output goes to output.log."""
@@ -201,22 +202,21 @@ def installation(backend: Installation) -> Iterator[Installation]:
 
 def test_a_job_is_claimed_progresses_and_ends_once(installation: Installation) -> None:
     installation.worker()
-    key = installation.submit({"steps": 12, "pause_s": 0.3}, extra=2)
+    key, behind = installation.submit({"steps": 12, "pause_s": 0.3}, {"steps": 1, "pause_s": 0})
     running = installation.wait(key, lambda row: 0 < row.progress < 1)
     assert (running.state, running.attempt) == ("running", 1)
     assert running.claimed_by
     done = installation.wait(key, lambda row: row.state not in ("queued", "running"))
     assert (done.state, done.progress, done.error) == ("succeeded", 1.0, "")
     assert done.result == {"steps": 12, "attempt": 1}
-    behind = installation.submit({"steps": 1, "pause_s": 0})  # its message stands behind the two duplicates
-    installation.wait(behind, lambda row: row.state == "succeeded")
+    installation.wait(behind, lambda row: row.state == "succeeded")  # its message stood behind the duplicates
     assert installation.job(key) == done
     assert installation.log(key) == [f"Step {step} of 12" for step in range(1, 13)]
 
 
 def test_a_killed_worker_is_noticed_and_its_job_runs_again(installation: Installation) -> None:
     first = installation.worker()
-    key = installation.submit({"steps": 300, "pause_s": 0.5})
+    (key,) = installation.submit({"steps": 300, "pause_s": 0.5})
     held = installation.wait(key, lambda row: row.progress > 0)
     assert held.claimed_by.endswith(f":{first.pid}")
     first.send_signal(signal.SIGKILL)

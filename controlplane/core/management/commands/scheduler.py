@@ -17,6 +17,7 @@ class Command(PlainCommand):
     """Keep jobs moving: send lost messages again, end dead ones, explain both."""
 
     help = "Runs the scheduler until SIGTERM or Ctrl-C."
+    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Tick until a signal comes."""

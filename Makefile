@@ -44,12 +44,12 @@ schema: environment-dev ## rewrite docs/openapi.yaml
 	$(VENV)/python manage.py spectacular --validate --file docs/openapi.yaml
 
 unit: environment-dev ## all tests on SQLite and the filesystem broker
-	$(VENV)/pytest $(PYTEST_ARGS)
+	$(VENV)/pytest -m "not services" $(PYTEST_ARGS)
 
-services: environment-dev ## the control plane again, on PostgreSQL and Redis
+services: environment-dev ## the control plane again, on PostgreSQL with Redis, and jobs over RabbitMQ
 	TONNAGE_DATABASE_URL=$${TONNAGE_TEST_POSTGRES:-postgresql://postgres@127.0.0.1:5432/postgres} \
 	TONNAGE_BROKER_URL=$${TONNAGE_TEST_REDIS:-redis://127.0.0.1:6379/15} \
-	$(VENV)/pytest tests/controlplane tests/contract -m "not browser" $(PYTEST_ARGS)
+	$(VENV)/pytest tests/controlplane tests/contract -m "not browser and not embedded" $(PYTEST_ARGS)
 
 lock: ## rewrite the hashed locks (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

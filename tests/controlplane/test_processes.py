@@ -21,6 +21,8 @@ import pytest
 from controlplane.core import supervisor
 from controlplane.core.supervisor import Child, Supervisor
 
+pytestmark = pytest.mark.embedded
+
 ROOT = Path(__file__).resolve().parents[2]
 NO_SERVER = "postgresql://nobody@127.0.0.1:1/x"
 SUBMIT = """

@@ -174,7 +174,7 @@ def _empty(url: str) -> None:
 
 
 BACKENDS = [
-    pytest.param(("sqlite", ""), id="sqlite-filesystem"),
+    pytest.param(("sqlite", ""), id="sqlite-filesystem", marks=pytest.mark.embedded),
     pytest.param(("postgresql", REDIS), id="postgresql-redis", marks=pytest.mark.services),
     pytest.param(("postgresql", RABBITMQ), id="postgresql-rabbitmq", marks=pytest.mark.services),
 ]

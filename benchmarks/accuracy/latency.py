@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.rows import MeasuredRow, h200_rows, offline_rows, serving_rows
+from benchmarks.accuracy.rows import MeasuredRow, h200_rows, offline_rows, own_rows, serving_rows
 from planner.estimate import estimate
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
@@ -223,7 +223,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     """Score the rows and print the tables; returns the summary by kind of row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy latency")
     parser.add_argument("--limit", type=int, default=0, help="at most so many rows of each kind, evenly picked")
-    parser.add_argument("--kind", choices=("serving", "offline", "h200"), help="only this kind of row")
+    parser.add_argument("--kind", choices=("serving", "offline", "h200", "h200_runs"), help="only this kind of row")
     parser.add_argument("--unstated", choices=("mean", "p50"), default="mean", help="statistic of rows that do not say")
     parser.add_argument("--launch-settings", action="store_true", help="add settings of the public launch scripts")
     parser.add_argument("--jobs", type=int, default=2)
@@ -236,6 +236,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         ("serving", lambda: serving_rows(options.unstated, launch_settings=options.launch_settings)),
         ("offline", offline_rows),
         ("h200", h200_rows),
+        ("h200_runs", own_rows),
     ):
         if options.kind in (None, name):
             found = load()

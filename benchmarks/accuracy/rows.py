@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
+OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
 LEFT_OUT = re.compile(
     r"wip|parallelism_mapping_suspect|isl_not|load_pattern|disagg|isl_osl_not|guardrail|tp_across"
     r"|request_rate_above_capacity"
@@ -50,7 +51,7 @@ class MeasuredRow:
     row_id: str
     source: str
     family: str
-    kind: str  # serving, offline, h200
+    kind: str  # serving, offline, static, h200, h200_runs
     request: dict[str, Any]
     measured: dict[str, tuple[float, str]]
     notes: str = ""
@@ -286,3 +287,45 @@ def h200_rows() -> list[MeasuredRow]:
             )
         )  # fmt: skip
     return rows
+
+
+def own_rows() -> list[MeasuredRow]:
+    """Later runs of vLLM 0.24.0 on one H200: five dense models, closed and Poisson loads, mixed lengths."""
+    rows = []
+    with OWN_RUNS.open(encoding="utf-8", newline="") as source:
+        found = list(csv.DictReader(source))
+    for row in found:
+        clients, spread, requests = _whole(row, "concurrency"), float(row["range_ratio"]), int(row["num_prompts"])
+        load: dict[str, Any] = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
+        if clients:
+            load = {"kind": "closed", "concurrency": clients, "requests": requests}
+        request = {
+            "id": row["run"],
+            "model": f"{'meta-llama' if row['model'].startswith('Llama') else 'Qwen'}/{row['model']}",
+            "gpu": "H200-SXM-141GB",
+            "engine": "vllm",
+            "engine_version": "0.24.0",
+            "precision": row["precision"],
+            "max_model_len": 8192,
+            "load": load,
+            "input_tokens": _spread(int(row["isl"]), spread),
+            "output_tokens": _spread(int(row["osl"]), spread),
+        }
+        measured = {
+            "ttft": (float(row["mean_ttft_ms"]), "mean"),
+            "tpot": (float(row["mean_tpot_ms"]), "mean"),
+            "output_tok_per_s": (float(row["output_tok_s"]), "mean"),
+        }
+        arrivals = f"c{clients}" if clients else f"{load['rate_per_s']:g}/s"
+        label = f"{row['isl']}/{row['osl']} {arrivals}{' mixed' if spread else ''}"
+        rows.append(
+            MeasuredRow(
+                row["run"], "h200_runs", family(row["model"]), "h200_runs", request, measured, load_label=label
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _spread(nominal: int, ratio: float) -> Any:
+    """Lengths of vLLM's random data set: uniform in (1 - ratio) to (1 + ratio) of the nominal."""
+    return {"low": int(nominal * (1 - ratio)), "high": math.ceil(nominal * (1 + ratio))} if ratio else nominal

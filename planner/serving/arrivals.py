@@ -229,4 +229,6 @@ def _arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:
             raise InputError("asks for more requests than the trace holds", field="load.requests", value=count)
         return (times - times[0]) * 1000.0
     gaps = _unit_gaps(load, count, rng)
+    if load.requests is not None:  # as vLLM's load generator: the last of N requests falls at N / rate
+        gaps *= count / gaps.sum()
     return _spread(load, np.cumsum(gaps) - (gaps[0] if load.arrival == "constant" else 0.0))

@@ -27,6 +27,9 @@ def scaled(step: StepModel, factor: float) -> StepModel:
             prefill_ms=t.prefill_ms * factor,
             decode_ms=t.decode_ms * factor,
             fixed_ms=t.fixed_ms * factor,
+            host_ms=t.host_ms * factor,
+            host_ms_per_sequence=t.host_ms_per_sequence * factor,
+            launch_ms=t.launch_ms * factor,
         ),
     )
 

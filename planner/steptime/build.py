@@ -12,7 +12,7 @@ from planner.catalog.types import GpuSpec
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
-from planner.steptime.front_end import front_end, host_time, rank_time
+from planner.steptime.front_end import front_end, host_floor, host_time, rank_time
 from planner.steptime.graph import RankGraph, build_graph
 from planner.steptime.roofline import RooflineSource
 from planner.steptime.sources import OperatorSource
@@ -41,7 +41,7 @@ def build(
     """
     graph = build_graph(model, resolved, gpu)
     sampled = _sampled(graph, gpu, resolved.engine)
-    step = _assemble(vary(sampled, resolved, graph.layers), resolved)
+    step = _assemble(vary(sampled, resolved, graph.layers), resolved, graph.layers)
     factor = calibrated.matching(
         calibrations,
         engine=resolved.engine.value,
@@ -74,9 +74,10 @@ def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
     return roofline if database is None else SiliconSource(database, roofline)
 
 
-def _assemble(sampled: Sampled, resolved: ResolvedSettings) -> StepModel:
+def _assemble(sampled: Sampled, resolved: ResolvedSettings, layers: int) -> StepModel:
     host = (host_time(resolved), rank_time(resolved))
     by_sequence = sum((h.per_sequence_ms * np.minimum(SEQUENCES, h.up_to) for h in host), np.zeros_like(SEQUENCES))
+    beside = host_floor(resolved)
     graph_sizes = () if resolved.enforce_eager else resolved.cuda_graph_sizes
     tables = StepTables(
         shared_tokens=TOKENS,
@@ -92,6 +93,9 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings) -> StepModel:
         fixed_ms=sum(h.fixed_ms for h in host),
         graph_sizes=np.array(sorted(graph_sizes), dtype=np.float64),
         pp=resolved.pp,
+        host_ms=beside.step_ms,
+        host_ms_per_sequence=beside.step_ms_per_sequence,
+        launch_ms=beside.launch_ms_per_layer * layers,
     )
     return StepModel(
         tables=tables,

@@ -53,6 +53,9 @@ def apply(step: StepModel, factor: CalibrationFactor) -> StepModel:
         prefill_ms=tables.prefill_ms * scale,
         decode_ms=tables.decode_ms * scale,
         fixed_ms=tables.fixed_ms * scale,
+        host_ms=tables.host_ms * scale,
+        host_ms_per_sequence=tables.host_ms_per_sequence * scale,
+        launch_ms=tables.launch_ms * scale,
     )
     front_end = replace(step.front_end, request_ms=max(0.0, step.front_end.request_ms + factor.ttft_extra_ms))
     note = f"corrected by {scale:.3f} from {factor.samples} probe samples ({factor.source})"

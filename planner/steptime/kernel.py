@@ -60,6 +60,9 @@ def step_ms(
     decode_ms: np.ndarray,
     fixed_ms: float,
     graph_sizes: np.ndarray,
+    host_ms: float,
+    host_ms_per_sequence: float,
+    launch_ms: float,
     new_tokens: float,
     prompts: float,
     pairs: float,
@@ -70,7 +73,7 @@ def step_ms(
 
     ``new_tokens`` prefill tokens of ``prompts`` prompts, ``pairs`` the sum over them of keys attended to; ``batch``
     decoding sequences whose KV lengths add up to ``kv_total``. A pure-decode batch pads up to the next captured graph
-    size.
+    size. The host's own time is a floor (see ``StepTables``).
     """
     if new_tokens <= 0.0 and batch <= 0.0:
         return 0.0
@@ -83,4 +86,7 @@ def step_ms(
         total += interp2(prefill_tokens, prefill_context, prefill_ms, new_tokens, pairs / new_tokens)
     if batch > 0.0:
         total += interp2(decode_batch, decode_kv, decode_ms, batch, kv_total / batch)
-    return total
+    host = host_ms + host_ms_per_sequence * (prompts + batch)
+    if new_tokens > 0.0 and (graph_sizes.size == 0 or new_tokens + batch > graph_sizes[-1]):
+        host = max(host, launch_ms)
+    return max(total, host)

@@ -29,6 +29,10 @@ class StepTables:
     ``prefill_ms[i, j]`` at (``prefill_tokens[i]``, ``prefill_context[j]``);
     ``decode_ms[i, j]`` at (``decode_batch[i]``, ``decode_kv[j]``).
     ``graph_sizes`` are captured decode batch sizes: a pure-decode batch pads up to the next one (empty: no padding).
+
+    The host prepares a step while the one before runs: no step is shorter than ``host_ms`` plus
+    ``host_ms_per_sequence`` for each sequence in it, and one with prompt tokens and more tokens than the largest
+    captured size, which launches kernel by kernel, not shorter than ``launch_ms``.
     """
 
     shared_tokens: F64
@@ -44,6 +48,9 @@ class StepTables:
     fixed_ms: float  # per step, not overlapped: host work, sampler
     graph_sizes: F64
     pp: int = 1
+    host_ms: float = 0.0
+    host_ms_per_sequence: float = 0.0
+    launch_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,4 +138,7 @@ def kernel_args(tables: StepTables) -> tuple:
         tables.decode_ms,
         tables.fixed_ms,
         tables.graph_sizes,
+        tables.host_ms,
+        tables.host_ms_per_sequence,
+        tables.launch_ms,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -230,6 +232,25 @@ def test_arrivals_keep_their_rate_and_order(arrival: str, rate: float, seed: int
     requests = request_set(load, fixed(10), fixed(10), seed=seed, block_tokens=16)
     assert (np.diff(requests.sent_ms) >= 0).all()
     assert requests.size / requests.sent_ms[-1] * 1000.0 == pytest.approx(rate, rel=0.12)
+
+
+def test_the_last_of_a_stated_number_of_poisson_arrivals_falls_where_the_rate_puts_it() -> None:
+    load = Load("open", rate_per_s=12.0, requests=240)
+    ends = {request_set(load, fixed(10), fixed(10), seed=seed, block_tokens=16).sent_ms[-1] for seed in range(5)}
+    assert max(ends) == pytest.approx(20_000.0)
+    assert min(ends) == pytest.approx(20_000.0)
+
+
+def test_streaming_leaves_the_front_end_less_time_for_new_requests() -> None:
+    load = Load("open", rate_per_s=8.0, requests=300)
+    chunks = simulate(STEP, MODEL, RESOLVED, LEDGER, load, fixed(512), fixed(256)).ttft_ms
+    free = replace(STEP, front_end=replace(REAL_FRONT_END, chunk_ms=0.0))
+    none = simulate(free, MODEL, RESOLVED, LEDGER, load, fixed(512), fixed(256)).ttft_ms
+    assert chunks is not None
+    assert none is not None
+    share = 0.087e-3 * 8.0 * 256
+    alone = 7.5 + 2.0 * 0.512 + 4.0 + 0.7
+    assert chunks.mean - none.mean == pytest.approx(alone * share / (1 - share), abs=1.5)
 
 
 def test_samples_of_one_trace_stay_together() -> None:

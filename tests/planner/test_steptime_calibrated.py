@@ -98,6 +98,19 @@ def test_the_front_end_is_a_queue_with_a_cost_for_every_token() -> None:
     assert 11.0 < lone_prompt_extra < 19.0
 
 
+def test_host_work_beside_the_kernels_is_a_floor() -> None:
+    small = step("Qwen/Qwen3-0.6B", H200)
+    # measured: 1.73 ms at one stream, 2.95 at 32; a lone prompt of 1024 tokens some 15 ms
+    assert small.decode_ms(1, 1100) == pytest.approx(1.73, rel=0.03)
+    assert small.decode_ms(32, 1100) == pytest.approx(2.95, rel=0.05)
+    assert small.mixed_ms(1024, 0, 1) == pytest.approx(15.0, rel=0.1)
+    assert small.mixed_ms(256, 0, 1) < 8.0  # within the captured sizes
+    large = step("Qwen/Qwen3-8B", H200)
+    without = replace(large, tables=replace(large.tables, host_ms=0.0, host_ms_per_sequence=0.0, launch_ms=0.0))
+    assert large.decode_ms(32, 1024) == without.decode_ms(32, 1024)
+    assert large.mixed_ms(4096, 8, 1024) == without.mixed_ms(4096, 8, 1024)
+
+
 def test_the_command_prints_times_and_refuses_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["Qwen/Qwen3-8B", "L4", "--tp", "2"]) == 0
     shown = capsys.readouterr().out

@@ -24,14 +24,6 @@ MEMORY_PARTS = (
 )
 """Ledger field, colour key and word of each part of a GPU's memory, in the order in which they are drawn."""
 
-COST_WORDS = {
-    "gpu": "GPUs, carried load",
-    "idle": "GPUs, idle",
-    "engine_operations": "Engine operations",
-    "licence": "Licence",
-    "energy": "Energy",
-}
-
 
 def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, workload: str = "") -> Chart:
     """Throughput per GPU against interactivity of all feasible candidates; the frontier of each engine is joined."""
@@ -158,9 +150,7 @@ def memory_stack(bars: Sequence[tuple[str, Mapping[str, Any]]], ident: str = "me
 
 def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Chart:
     """What a month costs, part by part, and the bill that they add up to."""
-    rows = [
-        (COST_WORDS.get(name, name[:1].upper() + name[1:].replace("_", " ")), Decimal(value)) for name, value in parts
-    ]
+    rows = [(name[:1].upper() + name[1:], Decimal(value)) for name, value in parts]
     total = sum((value for _, value in rows), Decimal(0))
     names = [name for name, _ in rows] + ["Bill"]
     values = [float(value) for _, value in rows] + [float(total)]

@@ -34,6 +34,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/scenarios/<slug:slug>/compute/", plans.compute, name="compute"),
     path("plans/<int:pk>/", plans.plan, name="plan"),
     path("plans/<int:pk>/approve/", plans.approve, name="approve"),
+    path("plans/<int:pk>/export/", plans.export, name="plan_export"),
     path("plans/<int:pk>/router.yaml", plans.router, name="router"),
     path("plans/<int:pk>/workloads/<str:name>/", plans.plan_workload, name="plan_workload"),
     path("plans/<int:pk>/workloads/<str:name>/curves/", plans.plan_curves, name="plan_curves"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +53,21 @@ def test_a_plan_shows_its_parts(api: APIClient, whole_fleet: dict[str, Any]) -> 
     assert "left" in faults(problem(api.get(f"{V1}/plans/compare/?left=x&right=1"), 400, "validation"))
     assert api.get(f"{V1}/plans/?state=approved&fields=id,summary").json()["results"][0]["summary"]
     assert "summary" not in api.get(f"{V1}/plans/").json()["results"][0]
+
+
+def test_a_plan_is_handed_out_as_files(whole_fleet: dict[str, Any], viewer_api: APIClient) -> None:
+    path = f"{V1}/plans/{whole_fleet['plan'].pk}/export/"
+    archive = viewer_api.get(f"{path}?target=kubernetes")
+    assert archive["Content-Type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(archive.content)) as opened:
+        assert opened.testzip() is None
+        assert opened.namelist()
+    bill = viewer_api.get(f"{path}?format=csv")
+    assert bill["Content-Type"].startswith("text/csv")
+    assert bill.content.decode("utf-8-sig").startswith("Workload,")
+    assert viewer_api.get(f"{path}?format=xlsx").content.startswith(b"PK")
+    for query in ("", "?target=kubernetes&format=csv", "?target=nomad", "?format=pdf"):
+        problem(viewer_api.get(path + query), 400, "validation")
 
 
 def test_an_approved_plan_makes_deployments(api: APIClient, whole_fleet: dict[str, Any], viewer_api: APIClient) -> None:

@@ -235,10 +235,10 @@ def candidate(
     carried = Decimal(str(min(1.0, demand / (rate * replicas))))
     operations = Decimal("18.40") if engine is EngineName.TENSORRT_LLM else Decimal("4.10")
     parts = (
-        ("gpu", (usd_month * carried).quantize(Decimal("0.01"))),
-        ("idle", (usd_month * (1 - carried)).quantize(Decimal("0.01"))),
-        ("energy", Decimal(gpus) * Decimal("41.20")),
-        ("engine_operations", operations),
+        ("GPUs, carried load", (usd_month * carried).quantize(Decimal("0.01"))),
+        ("GPUs, idle head-room", (usd_month * (1 - carried)).quantize(Decimal("0.01"))),
+        ("electricity", Decimal(gpus) * Decimal("41.20")),
+        ("engine operations", operations),
     )
     total = sum((amount for _, amount in parts), Decimal(0))
     seconds = Decimal(730 * 3600)

@@ -21,10 +21,11 @@ from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import ReadViewSet, RecordViewSet, accepted, acting, actor_of
 from controlplane.core.models import Role
 from controlplane.inventory.models import Node, Site
-from controlplane.planning import services
+from controlplane.planning import exporting, services
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
 
+EXPORT_MEDIA = ("application/zip", *(media.partition(";")[0] for media, _ in exporting.REPORTS.values()))
 OBJECTS = {200: {"type": "array", "items": {"type": "object", "additionalProperties": {}}}}
 
 
@@ -161,6 +162,29 @@ class PlanViewSet(ReadViewSet):
         text = self._result(plan).get("router_config") or ""
         disposition = {"Content-Disposition": f'attachment; filename="router-{plan.pk}.yaml"'}
         return HttpResponse(text, content_type="application/yaml; charset=utf-8", headers=disposition)
+
+    @extend_schema(
+        responses={(200, media): OpenApiTypes.BINARY for media in EXPORT_MEDIA},
+        filters=False,
+        parameters=[
+            OpenApiParameter("target", enum=exporting.TARGETS, description="Files that start the plan there, zipped."),
+            OpenApiParameter("format", enum=tuple(exporting.REPORTS), description="Without target: the monthly bill."),
+        ],
+    )
+    @action(detail=True, methods=["get"], url_path="export", pagination_class=None)
+    def files(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The plan as a file: what starts it on a target (ZIP), or its bill as CSV or XLSX."""
+        plan = get_object_or_404(Plan.objects.select_related("scenario"), pk=self.kwargs["pk"])
+        asked = request.query_params
+        if ("target" in asked) == ("format" in asked):
+            raise ValidationError("Give either target (files that start the plan) or format (its bill).")
+        with acting():
+            if "target" in asked:
+                made = exporting.export_deployment(plan, asked["target"])
+            else:
+                made = exporting.export_report(plan, asked["format"])
+        disposition = {"Content-Disposition": f'attachment; filename="{made.name}"'}
+        return HttpResponse(made.content, content_type=made.media_type, headers=disposition)
 
     @extend_schema(
         responses=OpenApiTypes.OBJECT,

@@ -16,9 +16,19 @@ from controlplane.dashboard import curves, figures, plancompare, planview, selec
 from controlplane.dashboard.forms import ScenarioForm
 from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
-from controlplane.planning import services
+from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
+
+EXPORT_TARGETS = (
+    ("commands", "Shell commands"),
+    ("compose", "Docker Compose"),
+    ("kubernetes", "Kubernetes"),
+    ("slurm", "Slurm"),
+    ("systemd", "systemd units"),
+    ("router", "Router (LiteLLM)"),
+)
+"""Targets of ``planner.export`` and what the menu calls them."""
 
 
 @page()
@@ -100,6 +110,7 @@ def _result_context(record: Plan) -> dict[str, Any]:
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
         "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost"),
+        "targets": EXPORT_TARGETS,
         "sites": len({node["site"] for node in request.get("nodes", ())}),
     }
 
@@ -193,6 +204,22 @@ def approve(request: HttpRequest, pk: int) -> HttpResponse:
     record = services.approve_plan(actor=actor(request), plan=_plan(pk))
     messages.info(request, f"{record} is in force. Its deployments wait to be launched.")
     return redirect(f"{reverse('dashboard:deployments')}?plan={record.pk}")
+
+
+@page()
+def export(request: HttpRequest, pk: int) -> HttpResponse:
+    """A plan as a file: ``?target=`` what starts it there (ZIP), else ``?format=`` its bill."""
+    record = _plan(pk)
+    try:
+        if "target" in request.GET:
+            made = exporting.export_deployment(record, request.GET["target"])
+        else:
+            made = exporting.export_report(record, request.GET.get("format", "xlsx"))
+    except (ValidationError, PlannerError) as error:
+        messages.error(request, sentence(error))
+        return redirect("dashboard:plan", pk)
+    disposition = {"Content-Disposition": f'attachment; filename="{made.name}"'}
+    return HttpResponse(made.content, content_type=made.media_type, headers=disposition)
 
 
 @page()

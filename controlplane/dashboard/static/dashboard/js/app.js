@@ -63,13 +63,27 @@
   };
 
   document.addEventListener("click", (event) => {
-    const target = event.target.closest("[data-theme-switch], [data-csv], [data-copy], [data-dismiss], [data-add-row]");
+    const target = event.target.closest("[data-theme-switch], [data-csv], [data-copy], [data-dismiss], [data-add-row], [data-print]");
     if (!target) return;
     if ("themeSwitch" in target.dataset) setTheme(isDark() ? "light" : "dark");
     else if (target.dataset.csv) downloadCsv(target);
     else if (target.dataset.copy) copyText(target);
     else if ("dismiss" in target.dataset) target.closest(target.dataset.dismiss || ".toast").remove();
     else if (target.dataset.addRow) addRow(target.dataset.addRow);
+    else if ("print" in target.dataset) print();
+  });
+
+  /* A menu closes when something in it or elsewhere is chosen, and on Escape, which returns to its button. */
+  const openMenu = () => document.querySelector("details.drop[open]");
+  document.addEventListener("click", (event) => {
+    const menu = openMenu();
+    if (menu && !event.target.closest(".drop > summary")) menu.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && openMenu();
+    if (!menu) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
   });
 
   /* Django formsets: one more row from the empty one. */

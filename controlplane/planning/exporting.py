@@ -1,0 +1,73 @@
+"""A plan as files: what starts it on a target, and its bill."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.utils.text import slugify
+
+from controlplane.planning import report
+from controlplane.planning.models import Plan
+from planner.errors import InputError
+from planner.export import TARGETS, deployment_files
+from planner.jsonio import from_json
+from planner.plan_types import PlanRequest, PlanResult
+
+REPORTS = {
+    "csv": ("text/csv; charset=utf-8", report.as_csv),
+    "xlsx": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", report.as_xlsx),
+}
+"""Form of a report: its media type and what writes it."""
+EPOCH = (1980, 1, 1, 0, 0, 0)  # equal plans give equal archives
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """A file to hand out."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+
+def export_deployment(plan: Plan, target: str) -> ExportFile:
+    """The files that start ``plan`` on ``target`` (one of ``TARGETS``) as a ZIP archive.
+
+    Raises ValidationError for a plan without result, InputError for another target or an empty plan, UnsupportedError
+    for a replica that the target cannot start.
+    """
+    if target not in TARGETS:
+        raise InputError("unknown target", field="target", value=target, remedy=f"Use one of: {', '.join(TARGETS)}.")
+    files = deployment_files(*_answer(plan), target)
+    if not any(files.values()):
+        raise InputError("nothing is placed", field="plan", remedy="Export a plan that places at least one replica.")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in sorted(files.items()):
+            entry = zipfile.ZipInfo(path, EPOCH)
+            entry.external_attr = (0o755 if path.endswith((".sh", ".sbatch")) else 0o644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, text)
+    return ExportFile(f"{_stem(plan)}-{target}.zip", "application/zip", buffer.getvalue())
+
+
+def export_report(plan: Plan, form: str) -> ExportFile:
+    """The bill of ``plan`` as "csv" or "xlsx". Raises ValidationError without result, InputError for another form."""
+    if form not in REPORTS:
+        raise InputError("unknown format", field="format", value=form, remedy=f"Use one of: {', '.join(REPORTS)}.")
+    media_type, write = REPORTS[form]
+    return ExportFile(f"{_stem(plan)}-bill.{form}", media_type, write(str(plan), *_answer(plan)))
+
+
+def _answer(plan: Plan) -> tuple[PlanRequest, PlanResult]:
+    """Question and answer as the planner knows them, from what is stored."""
+    if plan.request is None or plan.result is None:
+        raise ValidationError(f"Plan {plan} is {plan.get_state_display().lower()} and has no result to export yet.")
+    return from_json(PlanRequest, plan.request), from_json(PlanResult, plan.result)
+
+
+def _stem(plan: Plan) -> str:
+    return f"{slugify(plan.scenario.name)[:40] or 'plan'}-{plan.number}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from django.db import transaction
@@ -17,6 +18,7 @@ from controlplane.core.models import ChangeLog, Role
 from controlplane.core.services import log_change, save_record
 from controlplane.deployments import prediction
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun
+from controlplane.workloads.services import model_spec
 from planner.calibration import CalibrationFactor
 from planner.engines.types import ResolvedSettings
 from planner.errors import PlannerError, UnsupportedError
@@ -58,6 +60,16 @@ def fit_calibration(*, actor: Actor, probe: ProbeRun, report: Report = lambda sh
         return save_record(row, actor=actor)
 
 
+def actives_like(calibration: Calibration) -> list[int]:
+    """Keys of the calibrations in use for the same kind of deployment: none or one."""
+    return list(Calibration.objects.filter(**_same(calibration), active=True).values_list("pk", flat=True))
+
+
+def _same(calibration: Calibration) -> dict[str, Any]:
+    names = ("engine", "engine_version", "gpu", "model", "precision", "tp")
+    return {name: getattr(calibration, name) for name in names}
+
+
 def set_active(
     *, actor: Actor, calibration: Calibration, active: bool, expected_version: int | None = None
 ) -> Calibration:
@@ -65,11 +77,9 @@ def set_active(
     access.require(actor, Role.PLANNER)
     with transaction.atomic():
         if active:
-            same = {
-                name: getattr(calibration, name)
-                for name in ("engine", "engine_version", "gpu", "model", "precision", "tp")
-            }
-            Calibration.objects.filter(**same, active=True).exclude(pk=calibration.pk).update(active=False)
+            Calibration.objects.filter(**_same(calibration), active=True).exclude(pk=calibration.pk).update(
+                active=False
+            )
         calibration.active = active
         save_record(calibration, actor=actor, expected_version=expected_version)
         log_change(calibration, ChangeLog.Action.ACT, actor=actor, after={"active": active})
@@ -159,13 +169,7 @@ def _key(deployment: Deployment, resolved: ResolvedSettings) -> dict:
         "engine": resolved.engine.value,
         "engine_version": deployment.engine_version,
         "gpu": deployment.node.node_type.gpu_model.name,
-        "model": _planner_model_id(deployment.model_ref),
+        "model": model_spec(deployment.model_ref).model_id,
         "precision": resolved.precision,
         "tp": resolved.tp,
     }
-
-
-def _planner_model_id(model_ref: str) -> str:
-    from controlplane.workloads.services import planner_model
-
-    return planner_model(model_ref)

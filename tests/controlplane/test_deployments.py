@@ -339,6 +339,19 @@ def test_a_real_probe_calibrates_the_next_prediction(deployment: Deployment, ope
     assert [item.pk for item in Calibration.objects.filter(active=True)] == [row.pk]
 
 
+def test_an_uploaded_model_is_calibrated_under_its_own_id(cpu_deployment: Deployment, operator: User) -> None:
+    make_ready(cpu_deployment, operator)
+    load = ProbeLoad(input_tokens=128, output_tokens=32, concurrency=2, requests=8)
+    before = prediction.predict_probe(cpu_deployment, load)
+    assert before.tpot_ms is not None
+    assert before.ttft_ms is not None
+    metrics = measured(before.output_tok_per_s / 2, before.ttft_ms.p50 * 2, before.tpot_ms.mean * 2)
+    probed(cpu_deployment, operator, metrics)
+    assert running.run_job(str(Job.objects.get(kind="calibration.fit").pk)) == "succeeded"
+    assert Calibration.objects.get().model == "me/tiny"
+    assert prediction.predict_probe(cpu_deployment, load).evidence == "calibrated"
+
+
 def test_emulated_never_calibrates(deployment: Deployment, operator: User, local_node: Node) -> None:
     make_ready(deployment, operator, emulated=True)
     probe = probed(deployment, operator, measured(), emulated=True)

@@ -10,6 +10,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.home, name="home"),
     path("login/", home.SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("undo/<slug:token>/", home.take_back, name="undo"),
     path("help/", home.help_page, name="help"),
     path("rules/", home.rules, name="rules"),
     path("fleet/", fleet.fleet, name="fleet"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from django.conf import settings
@@ -17,6 +17,7 @@ from controlplane.core import access
 from controlplane.core.access import Actor
 from controlplane.core.models import Role
 from controlplane.core.services import delete_record, save_record
+from controlplane.core.undo import Kept, put_back
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
 from controlplane.workloads.tracefile import parse_trace
 from planner import catalog
@@ -65,6 +66,17 @@ def delete_workload(*, actor: Actor, workload: Workload) -> None:
     """Delete a workload; plans keep their snapshot of it."""
     access.require(actor, Role.PLANNER, workload.site if workload.site_id else None)
     delete_record(workload, actor=actor)
+
+
+def restore_workload(*, actor: Actor, kept: Kept) -> Workload:
+    """Put a deleted workload back with its objectives, scenarios and plans; ``kept`` is of ``undo.keep``.
+
+    Raises PermissionDenied, and ValidationError when its name was taken or its site or trace is gone.
+    """
+    with transaction.atomic():
+        workload = cast(Workload, put_back(kept, actor=actor))
+        access.require(actor, Role.PLANNER, workload.site if workload.site_id else None)
+    return workload
 
 
 def upload_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable
 from html import unescape
@@ -315,6 +316,73 @@ def test_workload_is_deleted_by_its_button(sample: dict[str, Any], admin_page: C
     assert answer.headers["Location"] == "/workloads/"
     assert not Workload.objects.filter(slug="embed-search").exists()
     assert admin_page.get(f"/plans/{sample['plan'].pk}/").status_code == 200
+
+
+def undo_path(body: str) -> str:
+    found = re.search(r'action="(/undo/[0-9a-f]+/)"', body)
+    assert found
+    return found.group(1)
+
+
+def test_a_deleted_workload_comes_back_whole(sample: dict[str, Any], admin_page: Client) -> None:
+    record = Workload.objects.get(slug="agent-tools")
+    scenario = Scenario.objects.first()
+    assert scenario is not None
+    scenario.workloads.add(record)
+    before = {
+        "slo": sorted(record.slo_targets.values_list("pk", "metric", "stat", "limit_ms")),
+        "placements": record.placements.count(),
+        "deployments": record.deployments.count(),
+        "values": Workload.objects.filter(pk=record.pk).values().get(),
+    }
+    assert before["slo"]
+    assert before["placements"]
+    path = undo_path(admin_page.post("/workloads/agent-tools/delete/", follow=True).content.decode())
+    assert not Workload.objects.filter(pk=record.pk).exists()
+    answer = admin_page.post(path, follow=True)
+    assert "agent-tools is back." in answer.content.decode()
+    back = Workload.objects.get(pk=record.pk)
+    values = Workload.objects.filter(pk=record.pk).values().get()
+    changed = {name for name in values if values[name] != before["values"][name]}
+    assert changed <= {"updated_at", "created_at"}
+    assert abs(values["created_at"] - before["values"]["created_at"]) <= dt.timedelta(milliseconds=1)
+    assert sorted(back.slo_targets.values_list("pk", "metric", "stat", "limit_ms")) == before["slo"]
+    assert (back.placements.count(), back.deployments.count()) == (before["placements"], before["deployments"])
+    assert scenario.workloads.filter(pk=record.pk).exists()
+    again = admin_page.post(path, {"next": "/workloads/"}, follow=True).content.decode()
+    assert "can no longer be undone" in again
+
+
+def test_undo_says_why_it_cannot(sample: dict[str, Any], admin_page: Client) -> None:
+    path = undo_path(admin_page.post("/workloads/agent-tools/delete/", follow=True).content.decode())
+    other = Workload.objects.get(slug="embed-search")
+    Workload.objects.filter(pk=other.pk).update(name="agent-tools")
+    body = admin_page.post(path, {"next": "/workloads/"}, follow=True).content.decode()
+    assert "agent-tools cannot be put back" in body
+    assert not Workload.objects.filter(slug="agent-tools").exists()
+    Workload.objects.filter(pk=other.pk).update(name="embed-search")
+    assert "agent-tools is back." in admin_page.post(path, follow=True).content.decode()
+
+
+def test_only_the_session_that_deleted_may_undo(sample: dict[str, Any], admin_page: Client) -> None:
+    path = undo_path(admin_page.post("/workloads/agent-tools/delete/", follow=True).content.decode())
+    stranger = Client()
+    stranger.force_login(
+        fleet_fixture.make_user("mallory", Role.ADMIN), backend="django.contrib.auth.backends.ModelBackend"
+    )
+    assert admin_page.get(path).status_code == 405
+    stranger.post(path)
+    assert not Workload.objects.filter(slug="agent-tools").exists()
+
+
+def test_setting_a_calibration_aside_is_taken_back(sample: dict[str, Any], admin_page: Client) -> None:
+    row = Calibration.objects.get()
+    Calibration.objects.update(active=True)
+    url = f"/validation/calibrations/{row.pk}/"
+    path = undo_path(admin_page.post(url, {"active": "0", "next": "/validation/"}, follow=True).content.decode())
+    assert not Calibration.objects.get().active
+    admin_page.post(path)
+    assert Calibration.objects.get().active
 
 
 def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_page: Client) -> None:

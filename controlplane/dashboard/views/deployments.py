@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.core.models import Role
-from controlplane.dashboard import figures, fmt, phases, selectors
+from controlplane.dashboard import figures, fmt, phases, selectors, undo
 from controlplane.dashboard.forms import DeploymentForm, ProbeForm
 from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
@@ -129,10 +129,10 @@ def set_calibration(request: HttpRequest, pk: int) -> HttpResponse:
     """Use a calibration in the next plan, or set it aside."""
     record = get_object_or_404(Calibration, pk=pk)
     active = request.POST.get("active") == "1"
+    before = calibrating.actives_like(record)
     calibrating.set_active(actor=actor(request), calibration=record, active=active)
-    messages.info(
-        request, "The next plan uses this calibration." if active else "The next plan leaves this calibration out."
-    )
+    text = "The next plan uses this calibration." if active else "The next plan leaves this calibration out."
+    undo.offer(request, text, "calibration", [(record.pk, False), *((pk, True) for pk in before)])
     return redirect(back(request))
 
 

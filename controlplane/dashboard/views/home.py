@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
-from controlplane.dashboard import fleetview, fmt, homeview, planview, selectors
-from controlplane.dashboard.pages import page, show
+from controlplane.dashboard import fleetview, fmt, homeview, planview, selectors, undo
+from controlplane.dashboard.pages import act, page, show
 
 
 @page()
@@ -46,6 +47,12 @@ def rules(request: HttpRequest) -> HttpResponse:
     plan = selectors.current_plan() or selectors.latest_ready_plan()
     found = (plan.result or {}).get("rules", []) if plan else []
     return show(request, "dashboard/rules.html", {"plan": plan, "rules": found})
+
+
+@act
+def take_back(request: HttpRequest, token: str) -> HttpResponse:
+    """Undo one act of this session, as its toast offered."""
+    return redirect(undo.take_back(request, token))
 
 
 class SignIn(LoginView):

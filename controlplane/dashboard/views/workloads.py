@@ -11,7 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.core.models import Role
-from controlplane.dashboard import figures_load, memoryview, palette, selectors
+from controlplane.core.undo import keep
+from controlplane.dashboard import figures_load, memoryview, palette, selectors, undo
 from controlplane.dashboard.chart import Chart
 from controlplane.dashboard.forms import ModelUploadForm, SloFormSet, WorkloadForm
 from controlplane.dashboard.memoryform import MemoryForm
@@ -147,8 +148,9 @@ def _drawn_charts(form: WorkloadForm) -> list[Chart]:
 def delete(request: HttpRequest, slug: str) -> HttpResponse:
     """Delete a workload."""
     record = get_object_or_404(Workload, slug=slug)
+    kept = keep(record)
     services.delete_workload(actor=actor(request), workload=record)
-    messages.info(request, f"{record.name} is deleted.")
+    undo.offer(request, f"{record.name} is deleted.", "workload", kept)
     return redirect("dashboard:workloads")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.deployments.models import Deployment
+from controlplane.deployments.models import Deployment, Engine
 from controlplane.planning.mapping import active_calibrations
 from controlplane.workloads.services import model_spec
 from planner import catalog
@@ -107,6 +107,8 @@ def probe_load(load: ProbeLoad) -> tuple[Load, Lengths, Lengths]:
 
 def predicted_parts(deployment: Deployment) -> dict[str, Any]:
     """Memory as JSON, or why there is none."""
+    if deployment.engine == Engine.VLLM_CPU:
+        return {"memory": None, "memory_reason": "On a processor the KV cache is what the engine is told, not a share."}
     try:
         return {"memory": to_json(subject(deployment).ledger)}
     except PlannerError as error:

@@ -166,14 +166,23 @@ def print_worst(scored: Sequence[Scored], count: int = 20) -> None:
 
 
 def write_residuals(scored: Sequence[Scored]) -> None:
-    """Quantiles of measured / predicted by evidence, metric and region, for ``planner.serving.bands``."""
-    groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    """Quantiles of measured / predicted by engine, evidence, metric and region, for ``planner.serving.bands``.
+
+    The later H200 runs stay out, so that the coverage of the intervals can be checked on them.
+    """
+    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    kinds: dict[str, int] = defaultdict(int)
     for s in scored:
+        if s.row.kind == "h200_runs" or not s.ratio:
+            continue
+        kinds[s.row.kind] += 1
         for metric, ratio in s.ratio.items():
-            groups[(s.evidence, metric, s.region)].append(1.0 / ratio)
-            groups[(s.evidence, metric, "any")].append(1.0 / ratio)
+            for engine in (s.row.request["engine"], "any"):
+                for where in (s.region, "any"):
+                    groups[(engine, s.evidence, metric, where)].append(1.0 / ratio)
     entries = [
         {
+            "engine": engine,
             "evidence": evidence,
             "metric": metric,
             "region": region,
@@ -182,15 +191,16 @@ def write_residuals(scored: Sequence[Scored]) -> None:
             "q50": round(_quantile(values, 0.5), 4),
             "q90": round(_quantile(values, 0.9), 4),
         }
-        for (evidence, metric, region), values in sorted(groups.items())
+        for (engine, evidence, metric, region), values in sorted(groups.items())
     ]
-    known = {(e["evidence"], e["metric"]) for e in entries if e["region"] == "any"}
+    known = {(e["evidence"], e["metric"]) for e in entries if e["engine"] == e["region"] == "any"}
     for evidence in ("silicon", "extrapolated", "roofline"):
         for metric in METRICS:
             if (evidence, metric) not in known:
                 raise SystemExit(f"no rows of {evidence} evidence for {metric}: residuals not written")
     text = {
         "source": "python -m benchmarks accuracy latency --write-residuals; rows: benchmarks/data/measured",
+        "rows": dict(sorted(kinds.items())),
         "entries": entries,
     }
     RESIDUALS.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
 """80 % intervals of predictions, from the residuals of the accuracy benchmark.
 
-``data/residuals.json`` holds, by evidence, metric and load region, the 10 % and 90 % quantiles of measured / predicted
-over the benchmark's rows; ``python -m benchmarks accuracy latency --write-residuals`` writes it. A calibrated step
-model carries its own spread instead. Regions: ``light`` (mean batch below 8), ``medium`` (below 64), ``heavy``,
-``saturated``.
+``data/residuals.json`` holds, by engine, evidence, metric and load region, the 10 % and 90 % quantiles of measured /
+predicted over the benchmark's rows; ``python -m benchmarks accuracy latency --write-residuals`` writes it. Where an
+engine has too few rows those of all engines stand. A calibrated step model carries its own spread instead.
+Regions: ``light`` (mean batch below 8), ``medium`` (below 64), ``heavy``, ``saturated``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from importlib import resources
 
 from planner.evidence import Evidence, Interval
 from planner.serving.types import SimResult
+from planner.steptime.types import StepModel
 
 METRICS = ("output_tok_per_s", "ttft", "tpot")
 MIN_ROWS = 20
-"""Fewer rows than this tell too little of a tenth: the wider entry for any region is used."""
+"""Fewer rows than this tell too little of a tenth: the wider entry for any region or any engine is used."""
+_ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,13 @@ class Factors:
 
 
 @cache
-def _table() -> dict[tuple[str, str, str], tuple[int, Factors]]:
+def _table() -> dict[tuple[str, str, str, str], tuple[int, Factors]]:
     text = resources.files("planner.serving").joinpath("data/residuals.json").read_text(encoding="utf-8")
     return {
-        (entry["evidence"], entry["metric"], entry["region"]): (entry["rows"], Factors(entry["q10"], entry["q90"]))
+        (entry["engine"], entry["evidence"], entry["metric"], entry["region"]): (
+            entry["rows"],
+            Factors(entry["q10"], entry["q90"]),
+        )
         for entry in json.loads(text)["entries"]
     }
 
@@ -48,22 +53,46 @@ def region(result: SimResult) -> str:
     return "medium" if result.mean_batch < 64 else "heavy"
 
 
-def factors(evidence: Evidence, metric: str, where: str, residual_log_sd: float | None = None) -> Factors:
-    """The factors for one prediction. ``residual_log_sd`` of a calibration replaces the table for its evidence."""
+def calibrated_log_sd(step: StepModel, metric: str) -> float | None:
+    """Spread of the probes that corrected ``step``; None without any.
+
+    Probes correct step times, so they tell of TPOT and throughput; TTFT keeps the residuals of the operator data.
+    """
+    return None if metric == "ttft" else step.factors.get("calibration_log_sd")
+
+
+def factors(
+    evidence: Evidence, metric: str, where: str, residual_log_sd: float | None = None, *, engine: str = ""
+) -> Factors:
+    """The factors for one prediction. ``residual_log_sd`` of a calibration replaces the table for its evidence.
+
+    In order of preference: this engine in this region, this engine anywhere, all engines in this region, all engines.
+    """
     if residual_log_sd is not None:
         spread = 1.2816 * max(residual_log_sd, 0.01)  # the normal quantile of 90 %
         return Factors(math.exp(-spread), math.exp(spread))
     level = Evidence.SILICON if evidence in (Evidence.MEASURED, Evidence.CALIBRATED) else evidence
     if level is Evidence.EMULATED:
         level = Evidence.ROOFLINE
-    table = _table()
-    found = table.get((level.value, metric, where))
-    if found is not None and found[0] >= MIN_ROWS:
-        return found[1]
-    anywhere = table[(level.value, metric, "any")][1]
-    if where == "saturated":  # no measurements there: twice the spread
-        return Factors(anywhere.low**2, anywhere.high**2)
-    return anywhere
+    saturated = where == "saturated"
+    for who in (engine, _ANY):
+        found = _enough(who, level, metric, where)
+        if found is not None:
+            return found
+        if (anywhere := _enough(who, level, metric, _ANY)) is not None and who != _ANY:
+            return _doubled(anywhere) if saturated else anywhere
+    anywhere = _table()[(_ANY, level.value, metric, _ANY)][1]
+    return _doubled(anywhere) if saturated else anywhere
+
+
+def _enough(engine: str, level: Evidence, metric: str, where: str) -> Factors | None:
+    found = _table().get((engine, level.value, metric, where))
+    return found[1] if found is not None and found[0] >= MIN_ROWS else None
+
+
+def _doubled(by: Factors) -> Factors:
+    """Near saturation without measurements: twice the spread."""
+    return Factors(by.low**2, by.high**2)
 
 
 def interval(value: float, by: Factors) -> Interval:

@@ -62,7 +62,9 @@ def predict(
     result = run(step)
     others: tuple[SimResult, ...] = ()
     if load.kind == "open":
-        spread = bands.factors(step.evidence, "tpot", bands.region(result), step.factors.get("residual_log_sd"))
+        spread = bands.factors(
+            step.evidence, "tpot", bands.region(result), bands.calibrated_log_sd(step, "tpot"), engine=step.engine
+        )
         others = (run(scaled(step, min(spread.low, 1.0))), run(scaled(step, max(spread.high, 1.0))))
     return performance(result, step, others)
 
@@ -70,10 +72,12 @@ def predict(
 def performance(result: SimResult, step: StepModel, others: Sequence[SimResult] = ()) -> Performance:
     """Dress ``result``; ``others`` are the same run with steps at the ends of their band."""
     where = bands.region(result)
-    sd = step.factors.get("residual_log_sd")
 
     def band(metric: str, value: float, reached: list[float]) -> Interval:
-        found = bands.interval(value, bands.factors(step.evidence, metric, where, sd))
+        found = bands.interval(
+            value,
+            bands.factors(step.evidence, metric, where, bands.calibrated_log_sd(step, metric), engine=step.engine),
+        )
         return Interval(value, min([found.low, *reached]), max([found.high, *reached]))
 
     ttft = result.ttft_ms

@@ -144,8 +144,8 @@ def _largest_concurrency(search: _Search, replicas: int) -> LargestLoad:
 
 def _answer(search: _Search, replicas: int, rate: float, result: SimResult | None, *, steep: bool) -> LargestLoad:
     where = "saturated" if steep else (bands.region(result) if result else "any")
-    sd = search.step.factors.get("residual_log_sd")
-    by = bands.factors(search.step.evidence, "output_tok_per_s", where, sd)
+    sd = bands.calibrated_log_sd(search.step, "output_tok_per_s")
+    by = bands.factors(search.step.evidence, "output_tok_per_s", where, sd, engine=search.step.engine)
     total = rate * replicas
     return LargestLoad(
         rate_per_s=total,

@@ -104,4 +104,5 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, layers: int) -> Step
         max_decode_kv_in_range=sampled.max_decode_kv,
         notes=sampled.notes,
         operators=sampled.operators,
+        engine=resolved.engine.value,
     )

@@ -106,6 +106,7 @@ class StepModel:
     notes: tuple[str, ...] = ()
     operators: dict[str, Evidence] = field(default_factory=dict)  # evidence by operator family
     factors: dict[str, float] = field(default_factory=dict)  # calibration factors applied, by name
+    engine: str = ""  # whose residuals the bands are made of; empty: those of all engines
 
     def decode_ms(self, batch: int, kv_tokens: float) -> float:
         """See ``StepTime.decode_ms``."""

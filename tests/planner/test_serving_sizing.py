@@ -143,6 +143,22 @@ def test_bands_hold_the_value_and_widen_with_weaker_evidence() -> None:
     assert width[Evidence.ROOFLINE] > width[Evidence.SILICON]
     calibrated = bands.factors(Evidence.CALIBRATED, "tpot", "light", residual_log_sd=0.02)
     assert calibrated.high < 1.03
+    plain = StepModel(tables(), REAL_FRONT_END, Evidence.SILICON)
+    probed = replace(plain, evidence=Evidence.CALIBRATED, factors={"calibration": 1.0, "calibration_log_sd": 0.02})
+    before, after = (
+        predict(step, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=16), *CHAT) for step in (plain, probed)
+    )
+    assert before.tpot_ms_80 is not None
+    assert after.tpot_ms_80 is not None
+    assert after.tpot_ms_80.high / after.tpot_ms_80.low < 1.06 < before.tpot_ms_80.high / before.tpot_ms_80.low
+    assert after.ttft_ms_80 == before.ttft_ms_80
+
+
+def test_an_engine_with_rows_enough_has_bands_of_its_own() -> None:
+    vllm, trt = (bands.factors(Evidence.SILICON, "ttft", "any", engine=name) for name in ("vllm", "tensorrt_llm"))
+    assert vllm != trt
+    everyone = bands.factors(Evidence.SILICON, "ttft", "any")
+    assert bands.factors(Evidence.SILICON, "ttft", "any", engine="another") == everyone
 
 
 def test_open_loop_bands_widen_towards_saturation() -> None:

@@ -181,7 +181,9 @@ def _verdicts(
         own = tuple(c for c in found if c.workload == workload.name and (c.gpu in at_hand or c.status != "ok"))
         placed = taken[workload.name].most_common(1)[0][0] if workload.name in taken else None
         flips = flip_points(workload, own, request, placed=placed)
-        verdicts.append(verdict(workload, own, request, placed=placed, flip_points=flips))
+        verdicts.append(
+            verdict(workload, own, request, placed=placed, placements=placement.placements, flip_points=flips)
+        )
     return tuple(verdicts)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 from decimal import Decimal
 from typing import Any
 
@@ -130,26 +129,6 @@ def band(low: Any, high: Any, kind: str = "") -> str:
     if kind == "share":
         first = first.removesuffix(" %")
     return f"{first} to {last}" if "−" in first + last else f"{first}–{last}"
-
-
-_SHAPE = re.compile(r"tp(\d+)pp(\d+)ep(\d+)dp(\d+)")
-_MINUS = re.compile(r"(?<![\w.,–-])-(?=\d)")
-
-
-def plain(text: Any) -> str:
-    """A sentence of the planner for people: tp4pp1ep1dp1 as-config -> TP 4, -7 -> −7."""
-
-    def shape(found: re.Match[str]) -> str:
-        tp, pp, ep, dp = map(int, found.groups())
-        return parallelism({"tp": tp, "pp": pp, "ep": ep, "dp": dp})
-
-    words = (
-        _SHAPE.sub(shape, str(text))
-        .replace(" as-config", "")
-        .replace("vllm only", "vLLM only")
-        .replace("tensorrt_llm only", "TensorRT-LLM only")
-    )
-    return _MINUS.sub("−", words)
 
 
 def duration(seconds: Any) -> str:

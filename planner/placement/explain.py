@@ -10,6 +10,7 @@ from planner.placement.fleet import Room, fits_shape
 from planner.placement.model import Counts
 from planner.placement.problem import Choice, Problem, may_run, price_of
 from planner.plan_types import Candidate, PlanNode, PlanWorkload, Unplaced
+from planner.words import ENGINE_LABEL
 
 
 def explain(problem: Problem, counts: Counts, candidates: tuple[Candidate, ...]) -> tuple[Unplaced, ...]:
@@ -82,7 +83,7 @@ def _first_rule(problem: Problem, workload: PlanWorkload, candidate: Candidate) 
                 "site": workload.site,
                 "other": nodes[0].site,
                 "node": nodes[0].name,
-                "engine": engine,
+                "engine": ENGINE_LABEL.get(engine, engine),
                 "gpus": candidate.gpus_per_replica,
             }
             return reason.format(**words), remedy.format(**words)
@@ -107,7 +108,7 @@ def _no_room(problem: Problem, counts: Counts, number: int, own: tuple[Choice, .
     missing = max(1, math.ceil(share * choice.needed - 1e-4))
     gpus_free = sum(free.get(k, (0, 0))[0] for k in choice.classes)
     largest = max((free.get(k, (0, 0))[1] for k in choice.classes), default=0)
-    replica = f"{choice.gpus} {choice.candidate.gpu} ({choice.engine})"
+    replica = f"{choice.gpus} {choice.candidate.gpu} ({ENGINE_LABEL.get(choice.engine, choice.engine)})"
     if gpus_free >= choice.gpus > largest:
         reason = (
             f"{missing} of {placed + missing} replicas of {replica} find no room: {gpus_free} GPUs are free, "
@@ -129,7 +130,10 @@ def _least_relaxation(problem: Problem, counts: Counts, workload: PlanWorkload, 
             lambda w, n: replace(n, site=w.site) if w.site else n,
         ),
         ("Share the nodes of other tenants", lambda w, n: replace(n, tenant="")),
-        (f"Allow {choice.engine} on every node", lambda w, n: replace(n, allowed_engines=(choice.engine,))),
+        (
+            f"Allow {ENGINE_LABEL.get(choice.engine, choice.engine)} on every node",
+            lambda w, n: replace(n, allowed_engines=(choice.engine,)),
+        ),
     ]
     taken = _used_by_node(problem, counts)
     for sentence, change in lifted:

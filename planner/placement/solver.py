@@ -15,6 +15,7 @@ from planner.placement.greedy import GreedyPlan, greedy, hourly
 from planner.placement.model import Counts, Programme
 from planner.placement.problem import Problem, build
 from planner.plan_types import Baseline, Candidate, Placement, PlanNode, PlanRequest, Unplaced
+from planner.words import ENGINE_LABEL
 
 SMALL_GAP = 1e-6  # proven to the cent for plans of ordinary size
 LARGE_GAP = 3e-3
@@ -149,13 +150,16 @@ def _without_missed(problem: Problem, counts: Counts, assigned: Assigned) -> Cou
 
 def _baselines(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Baseline, ...]:
     """What simpler rules would have cost on the same candidates."""
-    plans = [("best fit", greedy(problem)), ("first fit decreasing", greedy(problem, "first_fit_decreasing"))]
+    plans = [("Best fit", greedy(problem)), ("First fit decreasing", greedy(problem, "first_fit_decreasing"))]
     by_engine: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         if candidate.status == "ok" and candidate.settings is not None:
             by_engine.setdefault(candidate.settings.engine.value, []).append(candidate)
     if len(by_engine) > 1:
-        plans += [(f"{e} only", greedy(build(problem.request, tuple(own)))) for e, own in sorted(by_engine.items())]
+        plans += [
+            (f"{ENGINE_LABEL[engine]} only", greedy(build(problem.request, tuple(own))))
+            for engine, own in sorted(by_engine.items())
+        ]
     count = max(len(problem.workloads), 1)
     return tuple(
         Baseline(

@@ -17,8 +17,9 @@ from planner.placement.candidates import gpu_of_nodes
 from planner.placement.sizing import Instance, demand_per_s, instance, size
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
-from planner.recommend.verdict import ENGINE_LABEL, engine_of
+from planner.recommend.verdict import engine_of
 from planner.serving.types import Lengths
+from planner.words import ENGINE_LABEL
 
 GRID = 81
 FINE_STEPS = 24

@@ -26,9 +26,11 @@ from planner.serving.arrivals import request_set
 from planner.serving.predict import predict
 from planner.serving.types import Load
 from planner.units import GIB
+from planner.words import ENGINE_LABEL, place_words, whole
 
 Outcome = Literal["confirmed", "refuted", "mixed", "not_testable"]
 DENSE_STREAMS = 128
+KV_POOLFULS = 8
 KV_REQUESTS = 1000
 
 
@@ -77,7 +79,7 @@ def _ttft(pairs: list[tuple[PlanWorkload, Candidate, Candidate]]) -> RuleOfThumb
         ours, theirs = first.performance, second.performance
         if ours and theirs and ours.ttft_ms and theirs.ttft_ms and ours.ttft_ms.p50 > 0:
             lower = 100 * (1 - theirs.ttft_ms.p50 / ours.ttft_ms.p50)
-            cases.append((f"{workload.name} on {_where(first)}: % lower", round(lower, 1)))
+            cases.append((f"{workload.name} on {place_words(first.id)}: % lower", round(lower, 1)))
     return _of_share("ttft", claim, cases, 22.0, 35.0, "TTFT p50 at the planned load")
 
 
@@ -88,13 +90,16 @@ def _density(request: PlanRequest, pairs: list[tuple[PlanWorkload, Candidate, Ca
         rates = [_closed_rate(workload, candidate, request, 2 * DENSE_STREAMS) for candidate in (first, second)]
         if rates[0] and rates[1]:
             gain = round(100 * (rates[1] / rates[0] - 1), 1)
-            cases.append((f"{workload.name} on {_where(first)} at {2 * DENSE_STREAMS} streams: % more tokens/s", gain))
+            cases.append(
+                (f"{workload.name} on {place_words(first.id)} at {2 * DENSE_STREAMS} streams: % more tokens/s", gain)
+            )
     if not cases:
         return RuleOfThumb("density", claim, "not_testable", "No workload can be served by both engines alike here.")
     gains = [gain for _, gain in cases]
     outcome: Outcome = "confirmed" if min(gains) > 2 else "refuted" if max(gains) < 2 else "mixed"
     sentence = (
-        f"At {2 * DENSE_STREAMS} streams TensorRT-LLM gives {min(gains):+.0f} to {max(gains):+.0f} % tokens per second."
+        f"At {2 * DENSE_STREAMS} streams TensorRT-LLM gives {whole(min(gains), sign=True)} to "
+        f"{whole(max(gains), sign=True)} % tokens per second."
     )
     return RuleOfThumb("density", claim, outcome, sentence, tuple(cases))
 
@@ -161,7 +166,16 @@ def _kv(request: PlanRequest, candidates: Sequence[Candidate]) -> RuleOfThumb:
         try:
             load = Load("offline", requests=KV_REQUESTS)
             drawn = request_set(load, workload.input_tokens, workload.output_tokens, seed=request.seed, block_tokens=16)
-            found = kv_waste(drawn.inputs, drawn.outputs, best.memory.kv_tokens, max_model_len=workload.max_model_len)
+            # The share does not depend on the pool's size: one that these requests fill several times over.
+            mean_tokens = float((drawn.inputs + drawn.outputs).mean())
+            pool_tokens = min(best.memory.kv_tokens, int(KV_REQUESTS * mean_tokens / KV_POOLFULS))
+            found = kv_waste(
+                drawn.inputs,
+                drawn.outputs,
+                pool_tokens,
+                max_model_len=workload.max_model_len,
+                max_seqs=KV_REQUESTS,
+            )
         except PlannerError:
             continue
         wasted.append(100 * found.policy("contiguous").waste)
@@ -222,7 +236,9 @@ def _portability(request: PlanRequest) -> RuleOfThumb:
         for engine in EngineName:
             models = {workload.model for workload in request.workloads}
             able = sum(1 for m in models if support(get_model(m), gpu, EngineSettings(engine)).ok)
-            cases.append((f"{gpu_name}, {engine.value}: models it can run, of {len(models)}", float(able)))
+            cases.append(
+                (f"{gpu_name}, {ENGINE_LABEL[engine.value]}: models it can run, of {len(models)}", float(able))
+            )
     others = sorted({node.gpu for node in request.nodes if get_gpu(node.gpu).vendor != "nvidia"})
     if not others:
         return RuleOfThumb("portability", claim, "not_testable", "Every GPU of this fleet is NVIDIA's.", tuple(cases))
@@ -277,7 +293,3 @@ def _one_per_workload(
     for pair in sorted(pairs, key=lambda p: (p[1].cost.usd_per_month if p[1].cost else Decimal(0), p[1].id)):
         first.setdefault(pair[0].name, pair)
     return list(first.values())
-
-
-def _where(candidate: Candidate) -> str:
-    return f"{candidate.gpu} {candidate.id.split('/')[-2]}"

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from planner.economics.energy import joules_per_token
 from planner.evidence import Evidence, Interval
-from planner.plan_types import Candidate, FlipPoint, PlanRequest, PlanWorkload, Sensitivity, Verdict
+from planner.plan_types import Candidate, FlipPoint, Placement, PlanRequest, PlanWorkload, Sensitivity, Verdict
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
+from planner.recommend.room import finds_room
 from planner.recommend.tornado import tornado
+from planner.words import ENGINE_LABEL, place_words, whole
 
-ENGINE_LABEL = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
 SAME = 0.005  # costs closer than half a percent are the same bill
 PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
 # Midpoints of 20 equal slices of a normal distribution, in standard deviations
@@ -28,9 +29,12 @@ def verdict(
     request: PlanRequest,
     *,
     placed: str | None = None,
+    placements: Sequence[Placement] = (),
     flip_points: tuple[FlipPoint, ...] = (),
 ) -> Verdict:
     """The verdict on ``workload``. ``placed`` is the candidate that the placement took, when it took one.
+
+    ``placements`` of all workloads tell whether a cheaper runner-up had found room.
 
     Both engines enter with their best tuned candidate at equal SLO. The margin is how much cheaper the chosen one is,
     as a share of the other's cost; its 80 % interval comes from the intervals of what one replica carries, taken as
@@ -51,7 +55,8 @@ def verdict(
     runner_up = other[1]
     margin = margin_of(chosen, runner_up, workload, request)
     too_close = margin.low < SAME and margin.high > -SAME
-    sentence = _sentence(chosen, runner_up, margin, too_close, flip_points)
+    room = margin.value >= 0 or finds_room(runner_up, workload, request, placements)
+    sentence = _sentence(chosen, runner_up, margin, too_close, flip_points, room)
     reasons = _reasons(chosen, runner_up, workload, request, too_close)
     probe = _probe(chosen, runner_up, request) if too_close else ""
     moves = tornado(chosen, workload, request)
@@ -114,17 +119,17 @@ def _alone(
     why = next((reason for c in refused for reason in c.reasons), "")
     if missing not in workload.allowed_engines:
         why = "the workload does not allow it."
-    sentence = f"{ENGINE_LABEL[engine]} on {_where(chosen)}: the only engine that can serve it here."
+    sentence = f"{ENGINE_LABEL[engine]} on {place_words(chosen.id)}: the only engine that can serve it here."
     reasons = (f"{ENGINE_LABEL[missing]} is out: {why or 'no candidate was made.'}", *_figures(chosen))
     return Verdict(workload.name, chosen.id, None, engine, None, False, sentence, reasons, flips, "", moves)
 
 
 def _sentence(
-    chosen: Candidate, other: Candidate, margin: Interval, too_close: bool, flips: tuple[FlipPoint, ...]
+    chosen: Candidate, other: Candidate, margin: Interval, too_close: bool, flips: tuple[FlipPoint, ...], room: bool
 ) -> str:
     ours, theirs = ENGINE_LABEL[engine_of(chosen)], ENGINE_LABEL[engine_of(other)]
     low, high = margin.low * 100, margin.high * 100
-    band = f"({low:.0f} to {high:.0f} %)"
+    band = f"({whole(low)} to {whole(high)} %)"
     if too_close and abs(margin.value) < SAME:
         text = f"Too close to call: {ours} and {theirs} cost the same here"
         text += f" {band}." if high - low >= 1 else f"; {_stronger(chosen, other)}."
@@ -134,9 +139,9 @@ def _sentence(
     elif margin.value >= 0:
         text = f"{ours} is {margin.value * 100:.0f} % cheaper here than {theirs} {band}."
     else:
-        text = (
-            f"{ours} is taken although {theirs} would be {-margin.value * 100:.0f} % cheaper: there is no room for it."
-        )
+        cheaper = -100 * margin.value / (1 - margin.value)  # of the chosen one's cost; the margin is of the other's
+        why = f"beside the other workloads the plan keeps to {ours}" if room else "there is no room for it"
+        text = f"{ours} is taken although {theirs} alone would be {whole(cheaper)} % cheaper: {why}."
     nearest = sorted((f for f in flips if f.value is not None), key=lambda f: f.unit == "USD/GPU-hour")
     differs = abs(margin.value) >= SAME  # where both cost the same, pennies flip the answer: that helps nobody
     return f"{text} {nearest[0].sentence}" if nearest and differs else text
@@ -194,7 +199,7 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
         cost = f", ${unit:.3g} per million {kind} tokens" if unit is not None else ""
     shape = f"{_count(candidate.replicas, 'replica')} of {_count(candidate.gpus_per_replica, 'GPU')}"
     rate = f"{candidate.replica_rate_per_s:.3g} requests/s"
-    return (f"{label} on {_where(candidate)}: {shape}, each carries {rate} within the SLO{cost}.",)
+    return (f"{label} on {place_words(candidate.id)}: {shape}, each carries {rate} within the SLO{cost}.",)
 
 
 def _energy(candidate: Candidate) -> list[str]:
@@ -274,19 +279,14 @@ def _probe(chosen: Candidate, other: Candidate, request: PlanRequest) -> str:
     first = max((chosen, other), key=lambda c: (width(c), -c.gpus_per_replica))
     usd = PROBE_HOURS * first.gpus_per_replica * gpu_price(request, first.gpu)
     return (
-        f"Probe {ENGINE_LABEL[engine_of(first)]} on {_where(first)}: one replica at {first.replica_rate_per_s:.3g} "
-        f"requests/s, about {PROBE_HOURS * 60:.0f} minutes on "
+        f"Probe {ENGINE_LABEL[engine_of(first)]} on {place_words(first.id)}: one replica at "
+        f"{first.replica_rate_per_s:.3g} requests/s, about {PROBE_HOURS * 60:.0f} minutes on "
         f"{_count(first.gpus_per_replica, 'GPU')} (${usd:.2f})."
     )
 
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
-
-
-def _where(candidate: Candidate) -> str:
-    shape = candidate.id.split("/")[-2:]
-    return f"{candidate.gpu} ({' '.join(shape)})"
 
 
 def _short(candidate: Candidate) -> str:

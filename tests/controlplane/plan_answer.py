@@ -207,7 +207,7 @@ def plan_result() -> PlanResult:
             "vllm",
             Interval(0.006, -0.06, 0.08),
             True,
-            "Too close to call: vLLM is 0.6 % cheaper (-6 to 8 %). Probe both at 3.4 req/s to settle it.",
+            "Too close to call: vLLM is 0.6 % cheaper (−6 to 8 %). Probe both at 3.4 req/s to settle it.",
             ("Both need three replicas of two H200.", "TensorRT-LLM answers 8 % sooner; the SLO does not ask for it."),
             (
                 FlipPoint(
@@ -242,7 +242,7 @@ def plan_result() -> PlanResult:
             "vllm",
             Interval(0.02, -0.09, 0.13),
             True,
-            "Too close to call: vLLM is 2 % cheaper (-9 to 13 %).",
+            "Too close to call: vLLM is 2 % cheaper (−9 to 13 %).",
             ("Rests on extrapolated prefill times above 16,384 tokens.",),
             (),
             "Probe vLLM at 0.9 req/s with 28,000 tokens.",

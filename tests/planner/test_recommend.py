@@ -11,7 +11,7 @@ from fleet_samples import H100, candidate, node, request, workload
 from planner.economics import OperationsCosts
 from planner.economics.types import EnergyPrice
 from planner.evidence import Evidence, Interval
-from planner.plan_types import Baseline
+from planner.plan_types import Baseline, Placement
 from planner.recommend import verdict
 from planner.recommend.costing import Change, best_of, usd_per_hour
 from planner.recommend.flips import _search, _sweeps, scaled
@@ -19,6 +19,7 @@ from planner.recommend.rules import _hybrid, _ttft
 from planner.recommend.tornado import tornado
 from planner.recommend.verdict import margin_of
 from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTarget
+from planner.words import place_words, whole
 
 NODES = [node("a", usd="2.0000")]
 
@@ -76,6 +77,40 @@ def test_placed_candidate_is_the_chosen_one_even_when_dearer() -> None:
     assert found.chosen == ours.id
     assert found.margin.value == pytest.approx(-1.0)
     assert "there is no room for it" in found.sentence
+
+
+def test_no_room_is_said_only_where_there_is_none() -> None:
+    work = workload("w")
+    ours, theirs = banded("w", 0.25), banded("w", 0.5, engine="tensorrt_llm")
+
+    def sentence(*others: Placement, **asked) -> str:
+        found = verdict(work, (ours, theirs), request(NODES, [work], **asked), placed=ours.id, placements=others)
+        return found.sentence
+
+    own = Placement("w", ours.id, 0, "a", (0, 1, 2, 3))
+    free, full = (Placement("other", "x", 0, "a", taken) for taken in (tuple(range(6)), tuple(range(7))))
+    assert "alone would be 50 % cheaper: beside the other workloads the plan keeps to vLLM." in sentence(own)
+    assert "no room" not in sentence(own, free)
+    assert "there is no room for it" in sentence(own, full)
+    assert "no room" not in sentence(own, full, mode="owned_plus_purchase")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("chat/vllm/H100/tp1pp1ep1dp1/as-config", "H100 (TP 1)"),
+        ("a/b/vllm/H100/tp4pp2ep4dp1/fp8", "H100 (TP 4, PP 2, EP 4, FP8)"),
+        ("chat/vllm/H100/odd/fp8", "H100 (odd, FP8)"),
+    ],
+)
+def test_a_candidate_is_named_plainly(key: str, words: str) -> None:
+    assert place_words(key) == words
+
+
+def test_figures_have_a_true_minus_and_no_negative_zero() -> None:
+    assert [whole(value) for value in (-7.4, -0.3, 12.5)] == ["−7", "0", "12"]
+    assert [whole(value, sign=True) for value in (-7.4, -0.3, 31)] == ["−7", "0", "+31"]
+    assert whole(12345) == "12,345"
 
 
 def test_only_engine_and_nothing_at_all() -> None:
@@ -186,14 +221,14 @@ def test_ttft_rule_is_judged_on_equal_deployments(ttfts, outcome) -> None:
 
 
 def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
-    alone = (Baseline("vllm only", Decimal(12), 0, 1.0), Baseline("tensorrt_llm only", Decimal(10), 3, 0.7))
+    alone = (Baseline("vLLM only", Decimal(12), 0, 1.0), Baseline("TensorRT-LLM only", Decimal(10), 3, 0.7))
     rule = _hybrid(alone, Decimal(9), 1.0)
     assert rule.verdict == "confirmed"
-    assert "vllm only $12.00: 25.0 % saved" in rule.sentence
+    assert "vLLM only $12.00: 25.0 % saved" in rule.sentence
     assert _hybrid(alone, Decimal(12), 1.0).verdict == "refuted"
     assert _hybrid(alone[:1], Decimal(12), 1.0).verdict == "not_testable"
     rule = _hybrid((replace(alone[0], served_share=0.8), alone[1]), Decimal(9), 1.0)
-    assert "vllm only 80 % of the demand" in rule.sentence
+    assert "vLLM only 80 % of the demand" in rule.sentence
 
 
 def test_tornado_shows_the_widest_first_and_moves_one_input_at_a_time() -> None:

@@ -277,12 +277,6 @@ def load_words(workload: Any) -> str:
 
 
 @register.filter
-def plain(text: Any) -> str:
-    """A sentence of the planner for people."""
-    return fmt.plain(text)
-
-
-@register.filter
 def commas(value: Any) -> str:
     """A count with thousands separated."""
     number = fmt.as_float(value)

@@ -21,6 +21,12 @@
     if (!root.dataset.theme) announceTheme();
   });
 
+  /* Paper is white: charts are drawn light for it, whatever the theme. */
+  addEventListener("beforeprint", () =>
+    document.dispatchEvent(new CustomEvent("themechange", { detail: { dark: false } })),
+  );
+  addEventListener("afterprint", announceTheme);
+
   const placePopover = (event) => {
     const box = event.target;
     if (event.newState !== "open" || !box.classList?.contains("popover")) return;

@@ -22,11 +22,11 @@
     return value;
   };
 
-  const draw = (plot) => {
+  const draw = (plot, asDark) => {
     const source = document.getElementById(plot.dataset.source);
     if (!source || !window.Plotly) return;
     const { figure, dark } = JSON.parse(source.textContent);
-    const coloured = recolour(figure, isDark() ? dark : {});
+    const coloured = recolour(figure, asDark ? dark : {});
     plot.querySelector(".no-script")?.remove();
     coloured.layout.autosize = true;
     coloured.layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: "#8d9ba9", activecolor: "#8d9ba9" };
@@ -36,8 +36,8 @@
     });
   };
 
-  const drawAll = (scope) => {
-    for (const plot of scope.querySelectorAll(".plot[data-source]")) draw(plot);
+  const drawAll = (scope, asDark = isDark()) => {
+    for (const plot of scope.querySelectorAll(".plot[data-source]")) draw(plot, asDark);
   };
 
   document.addEventListener("click", (event) => {
@@ -54,6 +54,6 @@
   });
 
   document.addEventListener("DOMContentLoaded", () => drawAll(document));
-  document.addEventListener("themechange", () => drawAll(document));
+  document.addEventListener("themechange", (event) => drawAll(document, event.detail.dark));
   document.addEventListener("htmx:afterSwap", (event) => drawAll(event.detail.target.parentElement ?? document));
 })();

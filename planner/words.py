@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 ENGINE_LABEL = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
@@ -22,6 +23,22 @@ def place_words(candidate_id: str) -> str:
     if precision != "as-config":
         parts.append(precision.upper())
     return f"{gpu} ({', '.join(parts)})"
+
+
+def figure(value: float) -> str:
+    """At most three significant figures, thousands separated, never an exponent: 28,400; 5.32; 0.003."""
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    text = f"{round(value, 2 - size):,.{max(0, 2 - size)}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+
+
+def article(words: str) -> str:
+    """``words`` behind "a" or "an", also before names spelt out: an H100 price, an L40S price, a B200 price."""
+    spelt = not words[1:2].islower()
+    vowel = words[0].upper() in ("AEFHILMNORSX" if spelt else "AEIOU")
+    return f"{'an' if vowel else 'a'} {words}"
 
 
 def whole(value: float, *, sign: bool = False) -> str:

@@ -128,6 +128,9 @@ def _row(
     if not sum(usd for _, usd in on_gpus):
         on_gpus = [(GPU_PARTS, Decimal(1))]
     divided = split_exactly(gpu_usd, [usd for _, usd in on_gpus])
+    whole_bill = replicas == candidate.replicas and abs(sum((usd for _, usd in on_gpus), -gpu_usd)) <= CENT
+    if whole_bill:
+        divided = tuple(usd for _, usd in on_gpus)  # to the cent what the plan's page says
     scale = Decimal(replicas) / Decimal(max(candidate.replicas, 1))
     others = [(label, usd * scale) for label, usd in known if not label.startswith(GPU_PARTS)]
     tokens = (cost.mtok_input_per_month, cost.mtok_output_per_month) if cost is not None else (Decimal(0), Decimal(0))

@@ -19,7 +19,7 @@ from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanW
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.verdict import engine_of
 from planner.serving.types import Lengths
-from planner.words import ENGINE_LABEL
+from planner.words import ENGINE_LABEL, article, figure
 
 GRID = 81
 FINE_STEPS = 24
@@ -317,23 +317,18 @@ def _point(
     suffix = f" {unit}" if unit else ""
     if value is None:
         sentence = (
-            f"No {parameter} between {_figure(searched[0])} and {_figure(searched[1])}{suffix} changes the answer."
+            f"No {parameter} between {figure(searched[0])} and {figure(searched[1])}{suffix} changes the answer."
             if winner is not None
             else f"Both engines cost the same; no {parameter} was searched."
         )
     else:
         other = next(label for name, label in ENGINE_LABEL.items() if name != winner)
         side = "below" if value < current else "at"
-        sentence = f"The answer flips to {other} {side} {_article(parameter)} of {_figure(value)}{suffix}."
+        if 0 <= value - current < 1e-3 * (searched[1] - searched[0]):
+            sentence = f"The answer flips to {other} with any {parameter} above {figure(current)}{suffix}."
+        else:
+            sentence = f"The answer flips to {other} {side} {article(parameter)} of {figure(value)}{suffix}."
     return FlipPoint(parameter, unit, current, value, searched, sentence)
-
-
-def _article(parameter: str) -> str:
-    return f"an {parameter}" if parameter[0].lower() in "aeiou" else f"a {parameter}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _ratio(value: float, sweep: _Sweep) -> float:

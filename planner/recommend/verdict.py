@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from planner.economics.energy import joules_per_token
 from planner.evidence import Evidence, Interval
@@ -11,7 +12,7 @@ from planner.plan_types import Candidate, FlipPoint, Placement, PlanRequest, Pla
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
 from planner.recommend.room import finds_room
 from planner.recommend.tornado import tornado
-from planner.words import ENGINE_LABEL, place_words, whole
+from planner.words import ENGINE_LABEL, figure, place_words, whole
 
 SAME = 0.005  # costs closer than half a percent are the same bill
 PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
@@ -176,6 +177,7 @@ def _reasons(
         f"A dollar of {ENGINE_LABEL[engine_of(chosen)]} carries {abs(gain) * 100:.0f} % "
         f"{'more' if gain >= 0 else 'less'} than one of {ENGINE_LABEL[engine_of(other)]}."
     )
+    found += _dearer_bill_cheaper_token(chosen, other)
     if too_close:
         found.append(_safer(chosen, other, workload))
     if chosen.evidence is not other.evidence or chosen.evidence is not Evidence.MEASURED:
@@ -189,6 +191,25 @@ def _reasons(
     return tuple(found)
 
 
+def _dearer_bill_cheaper_token(chosen: Candidate, other: Candidate) -> list[str]:
+    """Users who wait for answers get more of them from a faster engine: then bill and price per token may disagree."""
+    if chosen.cost is None or other.cost is None:
+        return []
+    ours, theirs = chosen.cost.usd_per_mtok_output, other.cost.usd_per_mtok_output
+    bills = chosen.cost.usd_per_month, other.cost.usd_per_month
+    if ours is None or theirs is None or (ours - theirs) * (bills[0] - bills[1]) >= 0:
+        return []
+    if abs(ours - theirs) < Decimal(str(SAME)) * theirs:
+        return []
+    cheap, dear = (other, chosen) if theirs < ours else (chosen, other)
+    price, against = min(ours, theirs), max(ours, theirs)
+    return [
+        f"The bill of {ENGINE_LABEL[engine_of(cheap)]} is larger, yet it serves the same users more tokens: "
+        f"${_usd(price)} per million output tokens against ${_usd(against)} "
+        f"with {ENGINE_LABEL[engine_of(dear)]}."
+    ]
+
+
 def _figures(candidate: Candidate) -> tuple[str, ...]:
     label = ENGINE_LABEL[engine_of(candidate)]
     cost = ""
@@ -196,10 +217,14 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
         unit, kind = candidate.cost.usd_per_mtok_output, "output"
         if unit is None:
             unit, kind = candidate.cost.usd_per_mtok_input, "input"
-        cost = f", ${unit:.3g} per million {kind} tokens" if unit is not None else ""
+        cost = f", ${_usd(unit)} per million {kind} tokens" if unit is not None else ""
     shape = f"{_count(candidate.replicas, 'replica')} of {_count(candidate.gpus_per_replica, 'GPU')}"
-    rate = f"{candidate.replica_rate_per_s:.3g} requests/s"
+    rate = f"{figure(candidate.replica_rate_per_s)} requests/s"
     return (f"{label} on {place_words(candidate.id)}: {shape}, each carries {rate} within the SLO{cost}.",)
+
+
+def _usd(amount: Decimal) -> str:
+    return f"{amount:,.2f}" if amount >= 1 else figure(float(amount))
 
 
 def _energy(candidate: Candidate) -> list[str]:
@@ -224,15 +249,15 @@ def _break_even(candidate: Candidate) -> list[str]:
         return []
     share = cost.break_even_utilisation
     if share > 1:
-        return [f"The API is cheaper even at full use: break-even would be {share:.0%} of capacity."]
-    return [f"Break-even with the API at {share:.0%} of what the replicas can carry."]
+        return [f"The API is cheaper even at full use: break-even would be {100 * share:.0f} % of capacity."]
+    return [f"Break-even with the API at {100 * share:.0f} % of what the replicas can carry."]
 
 
 def _compared(what: str, ours: float, theirs: float, chosen: Candidate, other: Candidate) -> str:
     change = (ours - theirs) / theirs if theirs else 0.0
     word = "lower" if change < 0 else "higher"
     return (
-        f"{what} {ours:.3g} ms with {ENGINE_LABEL[engine_of(chosen)]}, {theirs:.3g} ms with "
+        f"{what} {figure(ours)} ms with {ENGINE_LABEL[engine_of(chosen)]}, {figure(theirs)} ms with "
         f"{ENGINE_LABEL[engine_of(other)]} ({abs(change) * 100:.0f} % {word})."
     )
 
@@ -280,7 +305,7 @@ def _probe(chosen: Candidate, other: Candidate, request: PlanRequest) -> str:
     usd = PROBE_HOURS * first.gpus_per_replica * gpu_price(request, first.gpu)
     return (
         f"Probe {ENGINE_LABEL[engine_of(first)]} on {place_words(first.id)}: one replica at "
-        f"{first.replica_rate_per_s:.3g} requests/s, about {PROBE_HOURS * 60:.0f} minutes on "
+        f"{figure(first.replica_rate_per_s)} requests/s, about {PROBE_HOURS * 60:.0f} minutes on "
         f"{_count(first.gpus_per_replica, 'GPU')} (${usd:.2f})."
     )
 

@@ -9,7 +9,7 @@ import pytest
 from fleet_samples import H100, candidate, node, request, workload
 
 from planner.economics import OperationsCosts
-from planner.economics.types import EnergyPrice
+from planner.economics.types import CostBreakdown, EnergyPrice
 from planner.evidence import Evidence, Interval
 from planner.plan_types import Baseline, Placement
 from planner.recommend import verdict
@@ -19,7 +19,7 @@ from planner.recommend.rules import _hybrid, _ttft
 from planner.recommend.tornado import tornado
 from planner.recommend.verdict import margin_of
 from planner.serving.types import Lengths, Load, Percentiles, Performance, SloTarget
-from planner.words import place_words, whole
+from planner.words import article, figure, place_words, whole
 
 NODES = [node("a", usd="2.0000")]
 
@@ -105,6 +105,36 @@ def test_no_room_is_said_only_where_there_is_none() -> None:
 )
 def test_a_candidate_is_named_plainly(key: str, words: str) -> None:
     assert place_words(key) == words
+
+
+def test_figures_have_no_exponent_and_names_their_article() -> None:
+    assert [figure(v) for v in (28412.0, 5.324, 0.0030, 12, 0, 999.7)] == [
+        "28,400",
+        "5.32",
+        "0.003",
+        "12",
+        "0",
+        "1,000",
+    ]
+    words = ("H100 price", "L40S price", "B200 price", "input length", "request rate")
+    assert [article(text)[:3].strip() for text in words] == ["an", "an", "a B", "an", "a r"]
+
+
+def test_a_larger_bill_with_a_cheaper_token_is_explained() -> None:
+    ours, theirs = banded("w", 0.5), banded("w", 0.4, engine="tensorrt_llm")
+    bills = [
+        CostBreakdown(Decimal(bill), (), None, Decimal(token), None, None, Decimal(730))
+        for bill, token in (("1000.00", "1.82"), ("1300.00", "1.60"))
+    ]
+    found = judged(replace(ours, cost=bills[0]), replace(theirs, cost=bills[1]))
+    words = (
+        "The bill of TensorRT-LLM is larger, yet it serves the same users more tokens: $1.60 per million output tokens"
+    )
+    assert any(reason.startswith(words) for reason in found.reasons)
+    found = judged(
+        replace(ours, cost=bills[0]), replace(theirs, cost=replace(bills[1], usd_per_mtok_output=Decimal(2)))
+    )
+    assert not any("yet it serves" in reason for reason in found.reasons)
 
 
 def test_figures_have_a_true_minus_and_no_negative_zero() -> None:

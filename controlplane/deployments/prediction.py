@@ -184,7 +184,9 @@ def _tables(tables: StepTables) -> dict[str, Any]:
         "decode_batch", "decode_kv", "decode_ms", "graph_sizes",
     )  # fmt: skip
     data: dict[str, Any] = {name: getattr(tables, name).tolist() for name in names}
-    return {**data, "fixed_ms": float(tables.fixed_ms), "pp": tables.pp}
+    times = ("fixed_ms", "host_ms", "host_ms_per_sequence", "launch_ms")
+    scalars = {name: float(getattr(tables, name)) for name in times}
+    return {**data, **scalars, "pp": tables.pp}
 
 
 def _lengths(mean: int, sd: float) -> Lengths:

@@ -94,8 +94,8 @@ def group_nodes(
     """Classes of equal nodes among those whose state is in ``usable``; order follows the nodes, so it is stable."""
     groups: dict[tuple, list[int]] = {}
     for index, node in enumerate(nodes):
-        if node.state not in usable:
-            continue
+        if node.state not in usable or (node.state == "planned" and node.busy_gpus):
+            continue  # a planned node is bought whole: one that somebody holds already is not for sale
         domain = ""
         if by_failure_domain:
             domain = node.failure_domain or f"group {index % DOMAIN_GROUPS}"

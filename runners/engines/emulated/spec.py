@@ -13,6 +13,7 @@ from planner.steptime.types import FrontEnd, StepTables
 from runners.contracts import StartupFacts
 
 MAX_TABLE_CELLS = 1_000_000
+SCALARS = ("fixed_ms", "host_ms", "host_ms_per_sequence", "launch_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class TableData:
     decode_ms: tuple[tuple[float, ...], ...]
     fixed_ms: float
     graph_sizes: tuple[float, ...] = ()
+    host_ms: float = 0.0
+    host_ms_per_sequence: float = 0.0
+    launch_ms: float = 0.0
     pp: int = 1
 
 
@@ -119,10 +123,10 @@ def step_tables(data: TableData) -> StepTables:
     """The tables as arrays; raises InputError when a shape does not fit, an axis does not rise or a time is
     negative.
     """
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.asarray(getattr(data, name), dtype=np.float64)
         for name in TableData.__dataclass_fields__
-        if name not in ("fixed_ms", "pp")
+        if name not in (*SCALARS, "pp")
     }
     shapes = {
         "shared_ms": ("shared_tokens",),
@@ -144,6 +148,8 @@ def step_tables(data: TableData) -> StepTables:
         for axis in axes:
             if (np.diff(arrays[axis]) <= 0).any():
                 raise InputError("must rise", field=f"emulation.tables.{axis}")
-    if data.fixed_ms < 0:
-        raise InputError("must not be negative", field="emulation.tables.fixed_ms", value=data.fixed_ms)
-    return StepTables(**arrays, fixed_ms=data.fixed_ms, pp=data.pp)
+    for name in SCALARS:
+        if getattr(data, name) < 0:
+            raise InputError("must not be negative", field=f"emulation.tables.{name}", value=getattr(data, name))
+    scalars: dict[str, Any] = {name: getattr(data, name) for name in SCALARS}
+    return StepTables(**arrays, **scalars, pp=data.pp)

@@ -194,7 +194,7 @@ def _at_rate(load: Load, rate: float, count: int) -> Load:
 def _answer(
     step: StepModel, result: SimResult | None, rate: float, *, steep: bool, concurrency: int, runs: int
 ) -> LargestLoad:
-    by = bands.factors(step.evidence, "ttft", "any", step.factors.get("residual_log_sd"))
+    by = bands.factors(step.evidence, "ttft", "any")
     spread = bands.Factors(1 / max(by.high, 1.0), 1 / min(by.low, 1.0))
     return LargestLoad(
         rate_per_s=rate,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from fractions import Fraction
 
 from planner import MODEL_VERSION
-from planner.catalog import get_gpu, get_model
+from planner.catalog import get_gpu, get_model, mig_profile
 from planner.errors import CancelledError, InputError
 from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
 from planner.placement.candidates import candidates, gpu_pools
+from planner.placement.devices import restored, restored_moves, usd_per_hour, with_slices
 from planner.placement.solver import PlacementResult, solve
-from planner.plan_types import Candidate, PlanRequest, PlanResult, PlanWorkload, Verdict
+from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Verdict
 from planner.recommend.flips import flip_points
 from planner.recommend.router import router_config
 from planner.recommend.rules import rules_of_thumb
@@ -36,6 +38,7 @@ def make_plan(
     field) for a request that makes no sense and CancelledError when asked to stop.
     """
     check_request(request)
+    asked, request = request, with_slices(request)
     steps = _Steps(progress, should_cancel)
     found = _candidates(request, steps)
     steps.say(SIZING_SHARE, f"Placing {len(request.workloads)} workloads on {len(request.nodes)} nodes")
@@ -52,7 +55,8 @@ def make_plan(
         tidy = consolidate(
             request.nodes, request.current, found, request.workloads, shapes, operations=request.operations
         )
-    usd = _placed_usd(request, placement)
+    placements = restored(placement.placements, asked)
+    usd = _placed_usd(asked, placements, placement.purchased_nodes)
     months, runways = outlook(request, found, placement.placements, placement.purchased_nodes)
     steps.say(1.0, "Done")
     return PlanResult(
@@ -65,13 +69,13 @@ def make_plan(
         solve_s=placement.solve_s,
         candidates=found,
         verdicts=verdicts,
-        placements=placement.placements,
+        placements=placements,
         unplaced=placement.unplaced,
         usd_per_hour=usd,
-        idle_usd_per_hour=_idle_usd(request, placement),
+        idle_usd_per_hour=_idle_usd(asked, usd, placement.purchased_nodes),
         stranded_before=stranded(request.nodes, request.current, shapes),
         stranded_after=stranded(request.nodes, placement.placements, shapes),
-        consolidation=tidy,
+        consolidation=None if tidy is None else restored_moves(tidy, asked),
         moves=placement.moves,
         notes=_notes(request, found, placement),
         purchased_nodes=placement.purchased_nodes,
@@ -79,7 +83,7 @@ def make_plan(
         rules=rules,
         months=months,
         runways=runways,
-        router_config=router_config(request, found, placement.placements),
+        router_config=router_config(asked, found, placements),
     )
 
 
@@ -178,8 +182,15 @@ def _verdicts(
     count = len(request.workloads)
     for i, workload in enumerate(request.workloads):
         steps.say(PLACING_SHARE + (0.97 - PLACING_SHARE) * i / count, f"Searching flip points of {workload.name}")
-        own = tuple(c for c in found if c.workload == workload.name and (c.gpu in at_hand or c.status != "ok"))
         placed = taken[workload.name].most_common(1)[0][0] if workload.name in taken else None
+        shares = any(c.id == placed and c.sharers > 1 for c in found)  # a share is worth nothing without neighbours
+        own = tuple(
+            c
+            for c in found
+            if c.workload == workload.name
+            and (c.gpu in at_hand or c.status != "ok")
+            and (c.sharers == 1 or (shares and c.id == placed))
+        )
         flips = flip_points(workload, own, request, placed=placed)
         verdicts.append(
             verdict(workload, own, request, placed=placed, placements=placement.placements, flip_points=flips)
@@ -213,22 +224,31 @@ def workload_shapes(request: PlanRequest, found: tuple[Candidate, ...]) -> tuple
     return tuple(shapes)
 
 
-def _placed_usd(request: PlanRequest, placement: PlacementResult) -> Decimal:
-    nodes = {node.name: node for node in (*request.nodes, *placement.purchased_nodes)}
-    zero = Decimal("0.0000")
-    return sum((len(p.gpu_indexes) * nodes[p.node].price.usd_per_gpu_hour for p in placement.placements), zero)
+def _placed_usd(request: PlanRequest, placements: Sequence[Placement], bought: Sequence[PlanNode]) -> Decimal:
+    """USD an hour of the GPUs in use; one that is shared counts once, whole, a slice by its part."""
+    nodes = {node.name: node for node in (*request.nodes, *bought)}
+    total, shared = Decimal("0.0000"), set()
+    for item in placements:
+        if item.sharers == 1:
+            total += usd_per_hour(item, nodes[item.node])
+        elif (item.node, item.gpu_indexes) not in shared:
+            shared.add((item.node, item.gpu_indexes))
+            total += nodes[item.node].price.usd_per_gpu_hour
+    return total
 
 
-def _idle_usd(request: PlanRequest, placement: PlacementResult) -> Decimal:
-    """USD an hour of active and bought GPUs that neither this plan nor others use."""
-    used: Counter[str] = Counter()
-    for item in placement.placements:
-        used[item.node] += len(item.gpu_indexes)
+def _idle_usd(request: PlanRequest, placed_usd: Decimal, bought: Sequence[PlanNode]) -> Decimal:
+    """USD an hour of active and bought GPUs that neither this plan nor others use; of one in slices, what is left."""
     total = Decimal("0.0000")
     owned = () if request.mode == "purchase" else tuple(n for n in request.nodes if n.state == "active")
-    for node in (*owned, *placement.purchased_nodes):
-        total += (node.gpus - len(node.busy_gpus) - used[node.name]) * node.price.usd_per_gpu_hour
-    return total
+    for node in (*owned, *bought):
+        held = Fraction(len(node.busy_gpus))
+        for item in node.slices:
+            if item.busy and item.gpu not in node.busy_gpus:
+                held += mig_profile(node.gpu, item.profile).fraction
+        free = node.gpus - held
+        total += node.price.usd_per_gpu_hour * free.numerator / free.denominator
+    return (total - placed_usd).quantize(Decimal("0.0001"))
 
 
 def _notes(request: PlanRequest, found: tuple[Candidate, ...], placement: PlacementResult) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from typing import Literal
 
 from planner.calibration import CalibrationFactor
@@ -21,8 +22,23 @@ from planner.serving.types import Lengths, Load, Performance, SloTarget
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSlice:
+    """A MIG instance of GPU ``gpu`` of a node; ``busy`` when others hold it. A GPU with slices is no whole GPU."""
+
+    gpu: int
+    profile: str  # "1g.10gb", see planner.catalog.mig
+    uuid: str = ""
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PlanNode:
-    """One server. ``gpus`` equal GPUs in NVLink domains of ``nvlink_domain``; ``busy_gpus`` are taken by others."""
+    """One server. ``gpus`` equal GPUs in NVLink domains of ``nvlink_domain``; ``busy_gpus`` are taken by others.
+
+    ``orchestrator`` says who starts processes there: a deployment on a node of Kubernetes or Slurm is exported as that
+    kind, and a replica over several nodes stays in one ``cluster``. ``min_replica_gpus`` fences a large node: replicas
+    of fewer GPUs are kept off it.
+    """
 
     name: str
     pool: str
@@ -38,6 +54,13 @@ class PlanNode:
     allowed_engines: tuple[str, ...] = ("vllm", "tensorrt_llm")
     tenant: str = ""  # empty: shared
     gpu_memory_gib: float | None = None  # of one GPU, as its driver reports it; None: the catalogue's
+    orchestrator: Literal["none", "kubernetes", "slurm"] = "none"
+    cluster: str = ""  # name of the Kubernetes or Slurm cluster
+    partition: str = ""  # Slurm partition, or Kubernetes node pool
+    min_replica_gpus: int = 1
+    slices: tuple[GpuSlice, ...] = ()
+    slice_of: str = ""  # set by planner.placement.devices: this stands for slices of that node
+    reserved_for: str = ""  # who holds ``busy_gpus``, where known: said when there is no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +127,10 @@ class PlanRequest:
     nodes: tuple[PlanNode, ...]
     workloads: tuple[PlanWorkload, ...]
     mode: Literal["owned", "owned_plus_purchase", "purchase"] = "owned"
+    # where both owned and bought nodes may be used: spend least on new nodes first, or least in all, owned included
+    objective: Literal["new_spend", "total_cost"] = "new_spend"
+    orchestrators: tuple[str, ...] = ("none", "kubernetes", "slurm")  # whose nodes may be used
+    share_gpus: bool = True  # several small engines of one tenant on one GPU, by memory share
     energy: EnergyPrice | None = None
     calibrations: tuple[CalibrationFactor, ...] = ()
     current: tuple[Placement, ...] = ()  # what runs today, for the fewest moves
@@ -146,11 +173,17 @@ class Candidate:
     replica_share: float = 0.0  # share of the workload's demand that one replica carries within the SLO
     replica_extra_usd_per_hour: Decimal = Decimal(0)  # operations and electricity of one replica, beyond the GPU price
     watts_per_gpu: float | None = None  # None: nothing measured covers this GPU
+    sharers: int = 1  # engines that the GPU is divided among, equal shares; 1: a whole GPU
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
+        """GPUs of all replicas; a shared one counts as one each time."""
         return self.replicas * self.gpus_per_replica
+
+    @property
+    def gpus_charged(self) -> Fraction:
+        """GPUs that one replica pays for."""
+        return Fraction(self.gpus_per_replica, self.sharers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +195,11 @@ class Placement:
     replica: int
     node: str
     gpu_indexes: tuple[int, ...]
+    sharers: int = 1  # engines that divide the GPU between them
+    slot: int = 0  # which of the shares: engines on one GPU have different ones
+    slice_profile: str = ""  # MIG profile where the replica runs on a slice of ``gpu_indexes[0]``
+    slice_index: int = -1  # which of the node's slices, in their order
+    slice_uuid: str = ""  # what CUDA_VISIBLE_DEVICES takes
 
 
 @dataclass(frozen=True, slots=True)

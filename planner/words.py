@@ -6,7 +6,8 @@ import math
 import re
 
 ENGINE_LABEL = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
-_SHAPE = re.compile(r"tp(\d+)pp(\d+)ep(\d+)dp(\d+)")
+OWNER_LABEL = {"none": "nobody", "kubernetes": "Kubernetes", "slurm": "Slurm"}
+_SHAPE = re.compile(r"tp(\d+)pp(\d+)ep(\d+)dp(\d+)(?:s(\d+))?")
 
 
 def place_words(candidate_id: str) -> str:
@@ -18,8 +19,10 @@ def place_words(candidate_id: str) -> str:
     found = _SHAPE.fullmatch(shape)
     parts = [shape]
     if found:
-        sizes = zip(("TP", "PP", "EP", "DP"), found.groups(), strict=True)
+        *groups, sharers = found.groups()
+        sizes = zip(("TP", "PP", "EP", "DP"), groups, strict=True)
         parts = [f"{name} {size}" for name, size in sizes if name == "TP" or size != "1"]
+        parts += [f"1/{sharers} of a GPU"] if sharers else []
     if precision != "as-config":
         parts.append(precision.upper())
     return f"{gpu} ({', '.join(parts)})"

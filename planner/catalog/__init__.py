@@ -8,6 +8,7 @@ from planner.catalog.gpus import (
     measured_matmul,
     with_reported_memory,
 )
+from planner.catalog.mig import MigProfile, check_partition, mig_profile, mig_profiles, slice_name
 from planner.catalog.models import (
     ModelSource,
     PublishedParams,
@@ -27,10 +28,12 @@ from planner.catalog.traces import (
 )
 
 __all__ = [
+    "MigProfile",
     "ModelSource",
     "PublishedParams",
     "RateProfile",
     "TraceData",
+    "check_partition",
     "default_price",
     "get_gpu",
     "get_model",
@@ -43,8 +46,11 @@ __all__ = [
     "list_rate_profiles",
     "list_traces",
     "measured_matmul",
+    "mig_profile",
+    "mig_profiles",
     "model_source",
     "price_facts",
     "published_params",
+    "slice_name",
     "with_reported_memory",
 ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal, cast
 
+from planner.catalog.mig import sliced, split_name
 from planner.catalog.tables import nearest, number, read_csv, simplified, whole
 from planner.catalog.types import GpuSpec, MatmulFact, NodeType
 from planner.errors import InputError, UnknownGpuError
@@ -62,7 +63,12 @@ def with_reported_memory(gpu: GpuSpec, total_gib: float | None) -> GpuSpec:
 
 
 def get_gpu(name: str) -> GpuSpec:
-    """The GPU of that name or alias, whatever its case and punctuation; UnknownGpuError gives the nearest names."""
+    """The GPU of that name or alias, whatever its case and punctuation; UnknownGpuError gives the nearest names.
+
+    "<GPU>-MIG-<profile>" is a MIG slice as a GPU of its own; raises InputError for a profile that the GPU lacks.
+    """
+    if isinstance(name, str) and (parts := split_name(name)) is not None:
+        return sliced(get_gpu(parts[0]), parts[1])
     if not isinstance(name, str) or simplified(name) not in _lookup():
         raise UnknownGpuError("is not in the catalogue", field="gpu", value=name, remedy=nearest(str(name), _gpus()))
     return _gpus()[_lookup()[simplified(name)]]

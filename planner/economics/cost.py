@@ -53,7 +53,7 @@ def unit_costs(
 def workload_cost(
     *,
     price: GpuHourPrice,
-    gpus: int,
+    gpus: int | Decimal,
     load: ServedLoad,
     operations: OperationsUse | None = None,
     operations_costs: OperationsCosts | None = None,
@@ -62,12 +62,13 @@ def workload_cost(
 ) -> CostBreakdown:
     """Monthly bill of ``gpus`` GPUs that serve ``load``; the parts add up to ``usd_per_month`` to the cent.
 
-    The GPU bill is divided into what the carried load uses (mean rate / capacity) and what stands idle for peaks and
-    spares. ``energy_usd_per_hour`` is added only when the GPU price holds no electricity of its own; None (unknown)
-    adds nothing. Raises InputError when ``gpus`` or ``hours`` is not positive.
+    ``gpus`` may be a part of one that is shared. The GPU bill is divided into what the carried load uses (mean rate /
+    capacity) and what stands idle for peaks and spares. ``energy_usd_per_hour`` is added only when the GPU price holds
+    no electricity of its own; None (unknown) adds nothing. Raises InputError when ``gpus`` or ``hours`` is not
+    positive.
     """
-    if gpus < 1:
-        raise InputError("must be at least 1", field="gpus", value=gpus)
+    if gpus <= 0:
+        raise InputError("must be above 0", field="gpus", value=gpus)
     if load.hours <= 0:
         raise InputError("must be positive", field="hours_per_month", value=load.hours)
     hours = Decimal(str(load.hours))

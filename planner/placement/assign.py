@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from planner.placement.fleet import NodeClass, Room
 from planner.placement.model import Counts
-from planner.placement.problem import Problem
+from planner.placement.problem import Choice, Crowd, Problem
 from planner.plan_types import Placement, PlanNode
 
 
@@ -72,19 +73,76 @@ def _fill(
     done: list[tuple[int, _Parts, int | None]] = []
     kept = 0
     for item in staying:
-        if left[item.choice] and _take_all(room, item.parts):
+        if problem.choices[item.choice].sharers == 1 and left[item.choice] and _take_all(room, item.parts):
             left[item.choice] -= 1
             kept += 1
             done.append((item.choice, item.parts, item.replica))
     missed: Counter[int] = Counter()
-    for index in sorted(left, key=lambda i: (-problem.choices[i].gpus, i)):
+    whole = [index for index in left if problem.choices[index].sharers == 1]
+    for index in sorted(whole, key=lambda i: (-problem.choices[i].gpus, i)):
         for number in range(left[index]):
             parts = room.take(problem.choices[index].gpus)
             if parts is None:
                 missed[index] = left[index] - number
                 break
             done.append((index, parts, None))
+    for crowd in sorted({problem.crowd_of(problem.choices[i]) for i in left if problem.choices[i].sharers > 1}):
+        kept += _fill_shared(problem, room, crowd, left, staying, done, missed)
     return done, missed, kept
+
+
+def _fill_shared(
+    problem: Problem,
+    room: Room,
+    crowd: Crowd,
+    left: Counter[int],
+    staying: list[_Today],
+    done: list[tuple[int, _Parts, int | None]],
+    missed: Counter[int],
+) -> int:
+    """Engines that share GPUs: those that stay first, the others dealt to the emptiest GPU without their workload."""
+
+    def of_crowd(index: int) -> bool:
+        return problem.choices[index].sharers > 1 and problem.crowd_of(problem.choices[index]) == crowd
+
+    wanted = {(index, 0): count for index, count in left.items() if of_crowd(index) and count}
+    number = sum(problem.hosts(wanted).values())
+    hosts: dict[tuple[int, int], list[Choice]] = {}
+    kept = 0
+    for item in (item for item in staying if of_crowd(item.choice) and left[item.choice]):
+        (node, (gpu, *_)), choice = item.parts[0], problem.choices[item.choice]
+        guests = hosts.get((node, gpu))
+        if guests is None and (len(hosts) == number or not room.take_exact(node, (gpu,))):
+            continue
+        guests = hosts.setdefault((node, gpu), [])
+        if len(guests) < crowd[0] and all(guest.workload != choice.workload for guest in guests):
+            guests.append(choice)
+            left[item.choice] -= 1
+            kept += 1
+            done.append((item.choice, item.parts, item.replica))
+    while len(hosts) < number and (taken := room.take(1)) is not None:
+        hosts[taken[0][0], taken[0][1][0]] = []
+    by_workload: Counter[int] = Counter()
+    for index in (index for index in left if of_crowd(index)):
+        by_workload[problem.choices[index].workload] += left[index]
+    for index in sorted(
+        (index for index in left if of_crowd(index)),
+        key=lambda i: (-by_workload[problem.choices[i].workload], problem.choices[i].workload, i),
+    ):
+        choice = problem.choices[index]
+        for _ in range(left[index]):
+            free = [
+                (len(guests), key)
+                for key, guests in hosts.items()
+                if len(guests) < crowd[0] and all(guest.workload != choice.workload for guest in guests)
+            ]
+            if not free:
+                missed[index] += 1
+                continue
+            _, (node, gpu) = min(free)
+            hosts[node, gpu].append(choice)
+            done.append((index, ((node, (gpu,)),), None))
+    return kept
 
 
 def _take_all(room: Room, parts: _Parts) -> bool:
@@ -137,7 +195,20 @@ def _placements(
         numbered = [(next(numbers) if replica is None else replica, parts) for parts, replica in ordered]
         for replica, parts in sorted(numbered):
             for node, indexes in parts:
-                found.append(
-                    Placement(candidate.workload, candidate.id, replica, nodes[node].name, tuple(sorted(indexes)))
-                )
+                where = nodes[node].name, tuple(sorted(indexes))
+                found.append(Placement(candidate.workload, candidate.id, replica, *where, candidate.sharers))
+    return _slotted(found, problem.request.current)
+
+
+def _slotted(placements: list[Placement], current: Iterable[Placement]) -> tuple[Placement, ...]:
+    """Give the engines on each shared GPU slots of their own; what runs today keeps its slot."""
+    today = {replace(item, slot=0): item.slot for item in current if item.sharers > 1}
+    taken = {(item.node, item.gpu_indexes, today[item]) for item in placements if item in today}
+    found = []
+    for item in placements:
+        slot = today.get(item)
+        if item.sharers > 1 and slot is None:
+            slot = next(i for i in range(item.sharers) if (item.node, item.gpu_indexes, i) not in taken)
+            taken.add((item.node, item.gpu_indexes, slot))
+        found.append(replace(item, slot=slot or 0))
     return tuple(found)

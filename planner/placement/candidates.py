@@ -19,11 +19,21 @@ from planner.economics.operations import operations_use
 from planner.economics.types import CostBreakdown, GpuHourPrice
 from planner.engines import EngineName, EngineSettings, resolve, support
 from planner.errors import PlannerError, UnsupportedError
-from planner.memory import fewer_sequences
+from planner.evidence import Interval
+from planner.memory import fewer_sequences, ledger
 from planner.models.spec import ModelSpec
 from planner.placement.fleet import fits_shape
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes, variants
+from planner.placement.sharing import (
+    shared_settings,
+    shares_worth_trying,
+    time_sliced,
+    used_by_neighbours_gib,
+    watts_of_share,
+    widened,
+    widened_rate,
+)
 from planner.placement.sizing import Instance, Size, at_planned_load, carries, demand_per_s, instance, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.types import Lengths, Performance, SloTarget
@@ -113,7 +123,51 @@ def _of_precision(context: _Context, engine: EngineName, precision: str) -> list
                 continue
             refused.add(candidate.reasons)
         found.append(candidate)
+        if candidate.status == "ok" and candidate.gpus_per_replica == 1:
+            found += _shared(context, settings, candidate)
     return _without_repeats(found)
+
+
+def _shared(context: _Context, settings: EngineSettings, whole: Candidate) -> list[Candidate]:
+    """The engine of ``whole`` on 1/2, 1/4 and 1/8 of its GPU, as long as one share carries the whole demand."""
+    found: list[Candidate] = []
+    for sharers in shares_worth_trying(context.workload, context.request, context.nodes, whole.replica_share):
+        asked = shared_settings(settings, whole.settings, sharers) if whole.settings else None
+        if asked is None:
+            break
+        try:
+            made = _instance(context, asked)
+            others = used_by_neighbours_gib(context.gpu, made.resolved, sharers)
+            memory = ledger(context.model, context.gpu, made.resolved, used_by_others_gib=others)
+            if not memory.fits:
+                break
+            made = replace(made, memory=memory, step=time_sliced(made.step, sharers))
+            sized = size(made, context.workload, context.outputs, context.request.seed)
+        except PlannerError:
+            break
+        if sized.share < 1:
+            break
+        if sized.rate_per_s > whole.replica_rate_per_s:  # where the host binds, a share does not beat the whole
+            cut = whole.replica_rate_per_s / sized.rate_per_s
+            band = Interval(*(cut * each for each in (sized.band.value, sized.band.low, sized.band.high)))
+            sized = replace(sized, rate_per_s=whole.replica_rate_per_s, share=sized.share * cut, band=band)
+        blank = Candidate(
+            id=candidate_id(context.workload.name, context.gpu.name, settings, sharers),
+            workload=context.workload.name,
+            gpu=context.gpu.name,
+            settings=made.resolved,
+            status="ok",
+            gpus_per_replica=1,
+            memory=memory,
+            evidence=made.step.evidence,
+            sharers=sharers,
+        )
+        sized = replace(sized, band=widened_rate(sized.band, whole.replica_rate_80, sharers))
+        mates = f"Shares its GPU with up to {sharers - 1} more: sized as if all were always busy."
+        replicas = replicas_needed(sized.share, context.workload.n_plus_1)
+        notes = (mates, *_planning_notes(sized), *made.memory.notes)
+        found.append(_priced(context, blank, made, sized, replicas, notes))
+    return found
 
 
 def _without_repeats(found: list[Candidate]) -> list[Candidate]:
@@ -206,7 +260,11 @@ def _priced(
     workload, request = context.workload, context.request
     performance = at_planned_load(made, workload, context.outputs, replicas, request.seed)
     gpus = replicas * blank.gpus_per_replica
+    paid = Decimal(gpus) / blank.sharers
     watts = _watts(context, made, performance, gpus)
+    if blank.sharers > 1:
+        performance = widened(performance, blank.sharers)
+        watts = watts_of_share(context.gpu, watts, blank.sharers)
     electricity = None
     if watts is not None and request.energy is not None:
         electricity = energy_usd_per_hour(watts, gpus, request.energy)
@@ -220,14 +278,14 @@ def _priced(
     )
     cost = workload_cost(
         price=context.price,
-        gpus=gpus,
+        gpus=paid,
         load=_served(context, made, performance, sized, replicas),
         operations=use,
         operations_costs=request.operations,
         engine=made.resolved.engine.value,
         energy_usd_per_hour=electricity,
     )
-    cost = replace(cost, break_even_utilisation=_break_even(context, sized, gpus, replicas))
+    cost = replace(cost, break_even_utilisation=_break_even(context, sized, paid, replicas))
     performance_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0
     return replace(
         blank,
@@ -237,7 +295,7 @@ def _priced(
         replica_rate_per_s=sized.rate_per_s,
         replica_rate_80=sized.band,
         replicas=replicas,
-        tok_s_per_gpu=performance.output_tok_per_s / gpus if context.generates else 0.0,
+        tok_s_per_gpu=performance.output_tok_per_s / float(paid) if context.generates else 0.0,
         tok_s_per_user=1000 / performance_user if performance_user > 0 else 0.0,
         cost=cost,
         evidence=performance.evidence,
@@ -247,7 +305,7 @@ def _priced(
     )
 
 
-def _break_even(context: _Context, sized: Size, gpus: int, replicas: int) -> Decimal | None:
+def _break_even(context: _Context, sized: Size, gpus: Decimal, replicas: int) -> Decimal | None:
     """Share of the replicas' capacity at which the API price of the request would cost as much; None without one."""
     price = next((p for p in context.request.api_prices if p.workload == context.workload.name), None)
     if price is None:
@@ -338,9 +396,9 @@ def _planning_notes(sized: Size) -> tuple[str, ...]:
     return ("The largest load lies at the edge of saturation: 90 % of it is planned.",)
 
 
-def candidate_id(workload: str, gpu: str, settings: EngineSettings) -> str:
-    """Stable id: workload/engine/gpu/tp..pp..ep..dp../precision."""
-    shape = f"tp{settings.tp}pp{settings.pp}ep{settings.ep}dp{settings.dp}"
+def candidate_id(workload: str, gpu: str, settings: EngineSettings, sharers: int = 1) -> str:
+    """Stable id: workload/engine/gpu/tp..pp..ep..dp../precision; "s4" behind the shape on a quarter of a GPU."""
+    shape = f"tp{settings.tp}pp{settings.pp}ep{settings.ep}dp{settings.dp}" + (f"s{sharers}" if sharers > 1 else "")
     return f"{workload}/{settings.engine.value}/{gpu}/{shape}/{settings.precision}"
 
 

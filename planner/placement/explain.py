@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 from planner.placement.assign import assign
+from planner.placement.explain_purchase import binding_limit
 from planner.placement.fleet import Room, fits_shape
 from planner.placement.model import Counts
-from planner.placement.problem import Choice, Problem, may_run, price_of
+from planner.placement.problem import Choice, Problem, may_run, may_share, price_of
 from planner.plan_types import Candidate, PlanNode, PlanWorkload, Unplaced
-from planner.words import ENGINE_LABEL
+from planner.words import ENGINE_LABEL, OWNER_LABEL
 
 
 def explain(problem: Problem, counts: Counts, candidates: tuple[Candidate, ...]) -> tuple[Unplaced, ...]:
@@ -55,9 +56,17 @@ def _nowhere(problem: Problem, workload: PlanWorkload, candidates: tuple[Candida
 
 def _first_rule(problem: Problem, workload: PlanWorkload, candidate: Candidate) -> tuple[str, str] | None:
     engine = candidate.settings.engine.value if candidate.settings else ""
-    nodes = [node for node in problem.request.nodes if node.gpu == candidate.gpu]
+    request = problem.request
+    bought = [option.node for option in request.purchase_options if request.mode != "owned"]
+    nodes = [node for node in (*request.nodes, *bought) if node.gpu == candidate.gpu]
+    states = ("active",) if request.mode == "owned" else ("active", "planned")
     rules = [
-        (lambda n: n.state == "active", "every node with {gpu} is in maintenance or only planned", "Return {node}."),
+        (lambda n: n.state in states, "every node with {gpu} is in maintenance or only planned", "Return {node}."),
+        (
+            lambda n: n.orchestrator in request.orchestrators,
+            "the nodes with {gpu} belong to {owner}, which this plan may not use",
+            "Let the plan use the nodes of {owner}.",
+        ),
         (
             lambda n: workload.site in ("", n.site),
             "no node with {gpu} at site {site}",
@@ -68,6 +77,16 @@ def _first_rule(problem: Problem, workload: PlanWorkload, candidate: Candidate) 
             lambda n: engine in n.allowed_engines,
             "the nodes with {gpu} do not allow {engine}",
             "Allow {engine} on {node}.",
+        ),
+        (
+            lambda n: candidate.gpus_per_replica >= n.min_replica_gpus,
+            "the nodes with {gpu} are fenced for replicas of {fence} or more GPUs",
+            "Let replicas of {gpus} GPU(s) onto {node}.",
+        ),
+        (
+            lambda n: candidate.sharers == 1 or may_share(n),
+            "no node with {gpu} lets several engines share a GPU",
+            "Use whole GPUs.",
         ),
         (
             lambda n: fits_shape(n, candidate.gpus_per_replica, candidate.max_nvlink_domain_needed),
@@ -85,6 +104,8 @@ def _first_rule(problem: Problem, workload: PlanWorkload, candidate: Candidate) 
                 "node": nodes[0].name,
                 "engine": ENGINE_LABEL.get(engine, engine),
                 "gpus": candidate.gpus_per_replica,
+                "owner": OWNER_LABEL.get(nodes[0].orchestrator, nodes[0].orchestrator),
+                "fence": nodes[0].min_replica_gpus,
             }
             return reason.format(**words), remedy.format(**words)
         nodes = left
@@ -104,7 +125,7 @@ def _no_room(problem: Problem, counts: Counts, number: int, own: tuple[Choice, .
         ),
         None,
     )
-    choice = chosen or min(own, key=lambda c: (price_of(c, problem.classes) * c.needed, c.index))
+    choice = chosen or min(own, key=lambda c: (c.sharers > 1, price_of(c, problem.classes) * c.needed, c.index))
     missing = max(1, math.ceil(share * choice.needed - 1e-4))
     gpus_free = sum(free.get(k, (0, 0))[0] for k in choice.classes)
     largest = max((free.get(k, (0, 0))[1] for k in choice.classes), default=0)
@@ -116,13 +137,30 @@ def _no_room(problem: Problem, counts: Counts, number: int, own: tuple[Choice, .
         )
     else:
         reason = f"{missing} of {placed + missing} replicas of {replica} find no room: {gpus_free} such GPUs are free"
+    reason += _reserved_words(problem, choice)
+    limit = binding_limit(problem, counts, own, share)
+    if limit is not None and not (workload.n_plus_1 and missing == 1):
+        return Unplaced(workload.name, missing, f"{reason}; {limit.reason}", limit.relaxation)
     return Unplaced(workload.name, missing, reason, _least_relaxation(problem, counts, workload, choice, missing))
+
+
+def _reserved_words(problem: Problem, choice: Choice) -> str:
+    """GPUs that others hold by name, on nodes where the replica might stand; empty where none is."""
+    workload = problem.workloads[choice.workload]
+    held: dict[str, int] = {}
+    for node in problem.request.nodes:
+        if node.reserved_for and node.state == "active" and _may(workload, choice, node):
+            held[node.reserved_for] = held.get(node.reserved_for, 0) + len(node.busy_gpus)
+    if not any(held.values()):
+        return ""
+    return "; " + ", ".join(f"{count} more are held for {name}" for name, count in sorted(held.items()) if count)
 
 
 def _least_relaxation(problem: Problem, counts: Counts, workload: PlanWorkload, choice: Choice, missing: int) -> str:
     """The first rule whose lifting alone gives room for all missing replicas, else the GPUs to add."""
     if workload.n_plus_1 and missing == 1:
         return "Drop the N+1 spare, or add " + _gpus(choice, missing) + "."
+    usable = problem.request.orchestrators
     lifted = [
         ("Return the nodes in maintenance", lambda w, n: replace(n, state="active") if n.state == "maintenance" else n),
         (
@@ -130,6 +168,14 @@ def _least_relaxation(problem: Problem, counts: Counts, workload: PlanWorkload, 
             lambda w, n: replace(n, site=w.site) if w.site else n,
         ),
         ("Share the nodes of other tenants", lambda w, n: replace(n, tenant="")),
+        (
+            "Let smaller replicas onto the fenced nodes",
+            lambda w, n: replace(n, min_replica_gpus=1),
+        ),
+        (
+            "Let the plan use the nodes of every orchestrator",
+            lambda w, n: replace(n, orchestrator="none") if n.orchestrator not in usable else n,
+        ),
         (
             f"Allow {ENGINE_LABEL.get(choice.engine, choice.engine)} on every node",
             lambda w, n: replace(n, allowed_engines=(choice.engine,)),
@@ -140,7 +186,9 @@ def _least_relaxation(problem: Problem, counts: Counts, workload: PlanWorkload, 
         room = 0
         for index, node in enumerate(problem.request.nodes):
             changed = change(workload, node)
-            if changed.state != "active" or not _may(workload, choice, changed):
+            if changed.state != "active" or changed.orchestrator not in (*usable, "none"):
+                continue
+            if not _may(workload, choice, changed):
                 continue
             free = max(0, node.gpus - len(node.busy_gpus) - taken.get(index, 0))
             room += free // choice.gpus
@@ -164,7 +212,12 @@ def _free_nodes(problem: Problem, counts: Counts) -> dict[int, tuple[int, int]]:
     found = {}
     for group in problem.classes:
         room = Room(group)
-        here = [(problem.choices[i].gpus, n) for (i, k), n in counts.replicas.items() if k == group.index]
+        here = [
+            (problem.choices[i].gpus, n)
+            for (i, k), n in counts.replicas.items()
+            if k == group.index and problem.choices[i].sharers == 1
+        ]
+        here += [(1, n) for (k, _), n in problem.hosts(counts.replicas).items() if k == group.index]
         for gpus, count in sorted(here, reverse=True):
             for _ in range(count):
                 room.take(gpus)
@@ -175,8 +228,8 @@ def _free_nodes(problem: Problem, counts: Counts) -> dict[int, tuple[int, int]]:
 
 def _used_by_node(problem: Problem, counts: Counts) -> dict[int, int]:
     node_of = {node.name: i for i, node in enumerate(problem.request.nodes)}
-    used: dict[int, int] = {}
+    used: dict[int, set[int]] = {}
     for item in assign(problem, counts).placements:
         if item.node in node_of:
-            used[node_of[item.node]] = used.get(node_of[item.node], 0) + len(item.gpu_indexes)
-    return used
+            used.setdefault(node_of[item.node], set()).update(item.gpu_indexes)
+    return {node: len(indexes) for node, indexes in used.items()}

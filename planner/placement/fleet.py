@@ -59,7 +59,12 @@ class NodeClass:
 
 
 def bin_size(node: PlanNode) -> int:
-    """GPUs that one replica may take together: the NVLink domain, or the whole node when it spans nodes or is PCIe."""
+    """GPUs that one replica may take together: the NVLink domain, or the whole node when it spans nodes or is PCIe.
+
+    A slice stands alone: MIG instances have no peer access.
+    """
+    if node.slice_of:
+        return 1
     return node.nvlink_domain if 1 < node.nvlink_domain < node.gpus else node.gpus
 
 
@@ -80,8 +85,8 @@ def fits_shape(node: PlanNode, gpus: int, domain_needed: int) -> bool:
     refused.
     """
     size = bin_size(node)
-    if gpus <= size:
-        return True
+    if node.slice_of or gpus <= size:
+        return gpus <= size
     reach = max(node.nvlink_domain, size)
     if gpus % size or domain_needed > reach:
         return False
@@ -108,14 +113,19 @@ def group_nodes(
             node.tenant,
             node.allowed_engines,
             node.price.usd_per_gpu_hour,
-            domain,
+            node.orchestrator,
+            node.cluster,
+            node.partition,
+            node.min_replica_gpus,
+            node.slice_of != "",
             node.state == "planned",
+            domain,
         )
         groups.setdefault(key, []).append(index)
     classes: list[NodeClass] = []
     for key, members in groups.items():
         bins = tuple(item for index in members for item in bins_of(nodes[index], index))
-        classes.append(NodeClass(len(classes), nodes[members[0]], tuple(members), bins, key[-2]))
+        classes.append(NodeClass(len(classes), nodes[members[0]], tuple(members), bins, key[-1]))
     return tuple(classes)
 
 

@@ -69,7 +69,7 @@ class _Filler:
         limits = self.problem.request.limits
         if limits is None:
             return True
-        totals = [(limits.usd_per_hour, _node_price), (limits.power_kw, _power), (limits.rack_units, _units)]
+        totals = [(limits.usd_per_hour, node_price), (limits.power_kw, power_kw), (limits.rack_units, rack_units)]
         for limit, of in totals:
             used = sum(of(self.problem.classes[k]) * count for k, count in self.bought.items()) + of(group) * more
             if limit is not None and used > float(limit) + 1e-9:
@@ -82,13 +82,13 @@ def greedy(problem: Problem, order: Order = "best_fit") -> GreedyPlan:
 
     ``best_fit``: by priority, then the larger bill first; replicas go into the bin with least room to spare.
     ``first_fit_decreasing``: by GPUs asked for, largest first; replicas go onto the first node that has room.
-    ``engine`` restricts every workload to one engine. A workload that finds no complete place takes what there is of
-    the choice that serves most of it.
+    A workload that finds no complete place takes what there is of the choice that serves most of it. Every engine gets
+    whole GPUs: sharing one is left to the programme.
     """
     filler = _Filler(problem, first_fit=order == "first_fit_decreasing")
     by_workload: dict[int, list[Option]] = {}
     for workload in range(len(problem.workloads)):
-        own = problem.choices_of(workload)
+        own = [choice for choice in problem.choices_of(workload) if choice.sharers == 1]
         options = [Option(workload, ((c.index, c.needed),)) for c in own]
         by_workload[workload] = sorted(options, key=lambda o: (_cost(problem, o), o.counts))
     short: dict[int, int] = {}
@@ -103,12 +103,15 @@ def greedy(problem: Problem, order: Order = "best_fit") -> GreedyPlan:
 
 
 def hourly(problem: Problem, counts: Counts) -> float:
-    """USD an hour of a plan by counts: GPUs placed, operations and electricity, and nodes bought."""
+    """USD an hour of a plan by counts: GPUs placed, shared ones once, operations and electricity, and nodes bought."""
     usd = sum(
         count * problem.usd_per_hour(problem.choices[index], problem.classes[k])
         for (index, k), count in counts.replicas.items()
     )
-    return usd + sum(count * _node_price(problem.classes[k]) for k, count in counts.bought.items())
+    for (k, _), count in problem.hosts(counts.replicas).items():
+        if not problem.classes[k].purchase:
+            usd += count * float(problem.classes[k].pattern.price.usd_per_gpu_hour)
+    return usd + sum(count * node_price(problem.classes[k]) for k, count in counts.bought.items())
 
 
 def _serve(filler: _Filler, options: list[Option]) -> tuple[int, float]:
@@ -164,13 +167,16 @@ def _sequence(problem: Problem, options: dict[int, list[Option]], order: Order) 
     return sorted(numbers, key=lambda w: (-problem.workloads[w].priority, -bill(w), w))
 
 
-def _node_price(group: NodeClass) -> float:
+def node_price(group: NodeClass) -> float:
+    """USD an hour of one node of a class."""
     return group.pattern.gpus * float(group.pattern.price.usd_per_gpu_hour)
 
 
-def _power(group: NodeClass) -> float:
+def power_kw(group: NodeClass) -> float:
+    """Provisioned kW of one node of a purchase class; 0 where it is not stated."""
     return group.power_kw or 0.0
 
 
-def _units(group: NodeClass) -> float:
+def rack_units(group: NodeClass) -> float:
+    """Rack units of one node of a purchase class; 0 where they are not stated."""
     return float(group.rack_units or 0)

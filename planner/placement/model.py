@@ -19,9 +19,10 @@ import highspy
 import numpy as np
 
 from planner.placement.fleet import NodeClass, bins_of
-from planner.placement.problem import Choice, Problem
+from planner.placement.problem import Choice, Crowd, Problem
 
 MOVE_SHARE = 0.002  # a move may cost this share of the replica's hourly price: it decides between equal plans only
+SHARE_TIE = 1e-6  # USD an hour: between equal plans the one with fewer neighbours on a GPU wins
 THREADS = 1  # HiGHS keeps one thread pool per process: another number elsewhere in it would be refused
 _TOLERANCE = 1e-6
 
@@ -91,6 +92,7 @@ class Programme:
         self.n: dict[tuple[int, int], int] = {}
         self.s: dict[int, int] = {}
         self.b: dict[int, int] = {}
+        self.hosts: dict[tuple[int, Crowd], int] = {}
         self._spend: int | None = None
         self._build()
 
@@ -147,12 +149,13 @@ class Programme:
         problem = self._problem
         for choice in problem.choices:
             for k in choice.classes:
-                cost = problem.usd_per_hour(choice, problem.classes[k])
+                cost = problem.usd_per_hour(choice, problem.classes[k]) + SHARE_TIE * (choice.sharers - 1)
                 self.n[choice.index, k] = self._column(cost, float(choice.needed))
         for group in problem.classes:
             if group.purchase:
                 price = group.pattern.gpus * float(group.pattern.price.usd_per_gpu_hour)
                 self.b[group.index] = self._column(price, float(group.buy_limit or 10**6))
+        self._shared_rows()
         for workload in range(len(problem.workloads)):
             self.s[workload] = self._column(0.0, 1.0, integer=False)
             if workload in problem.covers:
@@ -205,6 +208,24 @@ class Programme:
             self._row(-math.inf, 0.0, {**own, used: -float(choice.needed)})
             self._row(1.0, math.inf, {**terms, used: -choice.share, self.s[workload]: 1.0 + choice.share})
 
+    def _shared_rows(self) -> None:
+        """A shared GPU is paid once and holds as many engines as it has shares, no two of one workload."""
+        problem = self._problem
+        groups: dict[tuple[int, Crowd], list[Choice]] = {}
+        for choice in problem.choices:
+            if choice.sharers > 1:
+                for k in choice.classes:
+                    groups.setdefault((k, problem.crowd_of(choice)), []).append(choice)
+        for (k, crowd), members in groups.items():
+            group = problem.classes[k]
+            price = 0.0 if group.purchase else float(group.pattern.price.usd_per_gpu_hour)
+            host = self._column(price, float(sum(choice.needed for choice in members)))
+            self.hosts[k, crowd] = host
+            self._row(-math.inf, 0.0, {**{self.n[c.index, k]: 1.0 for c in members}, host: -float(crowd[0])})
+            for workload in {choice.workload for choice in members}:
+                own = {self.n[c.index, k]: 1.0 for c in members if c.workload == workload}
+                self._row(-math.inf, 0.0, {**own, host: -1.0})
+
     def _spread_rows(self, workload: int) -> None:
         """No failure domain holds more than half of the replicas, rounded up."""
         problem = self._problem
@@ -224,9 +245,10 @@ class Programme:
             self._row(-math.inf, 0.0, {**inside, **allowed})
 
     def _capacity_rows(self, group: NodeClass) -> None:
-        here = [choice for choice in self._problem.choices if group.index in choice.classes]
-        if not here:
+        everyone = [choice for choice in self._problem.choices if group.index in choice.classes]
+        if not everyone:
             return
+        here = [choice for choice in everyone if choice.sharers == 1]
         sizes = sorted({min(choice.gpus, group.bin_size) for choice in here} | {1})
         if all(large % small == 0 for small, large in pairwise(sizes)):
             self._nested_rows(group, here, sizes)
@@ -235,8 +257,11 @@ class Programme:
         self._whole_node_row(group, here)
 
     def _nested_rows(self, group: NodeClass, here: list[Choice], sizes: list[int]) -> None:
+        shared = {column: 1.0 for (k, _), column in self.hosts.items() if k == group.index}
         for size in sizes:
             terms = {self.n[c.index, group.index]: float(c.gpus) for c in here if min(c.gpus, group.bin_size) >= size}
+            if size == 1:
+                terms |= shared
             if group.purchase:
                 per_node = sum(len(item.free) // size * size for item in bins_of(group.pattern, 0))
                 terms[self.b[group.index]] = -float(per_node)
@@ -266,6 +291,8 @@ class Programme:
             terms = {
                 self.n[c.index, group.index]: float(c.gpus // size) for c in here if min(c.gpus, group.bin_size) == size
             }
+            if size == 1:
+                terms |= {column: 1.0 for (k, _), column in self.hosts.items() if k == group.index}
             terms |= {column: -held_here for column, held_here in held[size].items()}
             self._row(-math.inf, 0.0, terms)
 
@@ -320,7 +347,9 @@ class Programme:
                 today[choice.index, k] += 1
         for (index, k), count in sorted(today.items()):
             choice = problem.choices[index]
-            worth = MOVE_SHARE * (choice.gpus * float(problem.classes[k].pattern.price.usd_per_gpu_hour))
+            worth = (
+                MOVE_SHARE / choice.sharers * (choice.gpus * float(problem.classes[k].pattern.price.usd_per_gpu_hour))
+            )
             kept = self._column(-worth, float(count), integer=False)
             self._row(-math.inf, 0.0, {kept: 1.0, self.n[index, k]: -1.0})
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -13,6 +15,7 @@ COVER_FROM_REPLICAS = 13  # from here a workload may split freely: rounding to w
 MIX_SAVING = 0.03  # a second configuration must save this share of the bill, or be needed because a pool is too small
 MIX_CANDIDATES = 5  # two-candidate mixes are formed among this many cheapest candidates of a workload
 _EPSILON = 1e-9
+Crowd = tuple[int, str]  # shares of a GPU, tenant
 _Purchase = tuple[PlanNode, int | None, float | None, int | None, str, tuple[int, ...]]
 
 
@@ -29,6 +32,7 @@ class Choice:
     needed: int
     extra_usd_per_hour: float
     classes: tuple[int, ...]
+    sharers: int = 1  # engines on the GPU, this one included
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,35 @@ class Problem:
         return tuple(choice for choice in self.choices if choice.workload == workload)
 
     def usd_per_hour(self, choice: Choice, group: NodeClass) -> float:
-        """What one replica on ``group`` adds to the objective; GPUs of a purchase are paid with the node."""
-        gpu = 0.0 if group.purchase else choice.gpus * float(group.pattern.price.usd_per_gpu_hour)
+        """What one replica on ``group`` adds to the objective; GPUs of a purchase are paid with the node.
+
+        A shared GPU is paid whole, once, by those who share it: see ``hosts``.
+        """
+        paid_apart = group.purchase or choice.sharers > 1
+        gpu = 0.0 if paid_apart else choice.gpus * float(group.pattern.price.usd_per_gpu_hour)
         return gpu + choice.extra_usd_per_hour
+
+    def crowd_of(self, choice: Choice) -> Crowd:
+        """Who may share a GPU with ``choice``: engines with the same share, of one tenant."""
+        return choice.sharers, self.workloads[choice.workload].tenant
+
+    def hosts(self, replicas: Mapping[tuple[int, int], int]) -> dict[tuple[int, Crowd], int]:
+        """Shared GPUs that ``replicas`` by (choice, class) need: (class, crowd) -> GPUs.
+
+        A GPU takes as many engines as its crowd has shares, no two of one workload: one GPU lost is one replica lost.
+        """
+        engines: Counter[tuple[int, Crowd]] = Counter()
+        of_one: Counter[tuple[int, Crowd, int]] = Counter()
+        for (index, k), count in replicas.items():
+            choice = self.choices[index]
+            if choice.sharers > 1 and count:
+                key = k, self.crowd_of(choice)
+                engines[key] += count
+                of_one[(*key, choice.workload)] += count
+        return {
+            key: max(math.ceil(count / key[1][0]), *(n for (k, crowd, _), n in of_one.items() if (k, crowd) == key))
+            for key, count in engines.items()
+        }
 
 
 def replicas_needed(share: float, spare: bool) -> int:
@@ -78,8 +108,15 @@ def may_run(workload: PlanWorkload, engine: str, candidate: Candidate, node: Pla
         and engine in workload.allowed_engines
         and workload.site in ("", node.site)
         and node.tenant in ("", workload.tenant)
+        and candidate.gpus_per_replica >= node.min_replica_gpus
+        and (candidate.sharers == 1 or may_share(node))
         and fits_shape(node, candidate.gpus_per_replica, candidate.max_nvlink_domain_needed)
     )
+
+
+def may_share(node: PlanNode) -> bool:
+    """Whether several engines may stand on one GPU of ``node``: Kubernetes and Slurm hand out whole GPUs."""
+    return node.orchestrator == "none" and not node.slice_of
 
 
 def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
@@ -109,6 +146,7 @@ def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
                 needed=replicas_needed(candidate.replica_share, workload.n_plus_1),
                 extra_usd_per_hour=float(candidate.replica_extra_usd_per_hour),
                 classes=allowed,
+                sharers=candidate.sharers,
             )
         )
     kept = {item.candidate_id for item in request.current}
@@ -116,8 +154,10 @@ def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
     covers: set[int] = set()
     options: list[Option] = []
     for number, workload in enumerate(request.workloads):
-        own = [choice for choice in choices if choice.workload == number]
-        if own and min(choice.needed for choice in own) >= COVER_FROM_REPLICAS:
+        shared = [choice for choice in choices if choice.workload == number and choice.sharers > 1]
+        options += [Option(number, ((choice.index, choice.needed),)) for choice in shared]
+        own = [choice for choice in choices if choice.workload == number and choice.sharers == 1]
+        if own and not shared and min(choice.needed for choice in own) >= COVER_FROM_REPLICAS:
             covers.add(number)
             continue
         options += [Option(number, ((choice.index, choice.needed),)) for choice in own]
@@ -131,8 +171,9 @@ def _dominated(choice: Choice, choices: list[Choice]) -> bool:
     Where n replicas of b GPUs stand, n x b / a replicas of a GPUs fit when a divides b; they carry at least as much
     when a carries no less per GPU, and cost no more when a costs no more per GPU. So leaving b out loses nothing.
     """
-    return any(
+    return choice.sharers == 1 and any(
         other.workload == choice.workload
+        and other.sharers == 1
         and other.index != choice.index
         and choice.gpus % other.gpus == 0
         and set(choice.classes) <= set(other.classes)
@@ -153,9 +194,9 @@ def _renumbered(choices: list[Choice]) -> list[Choice]:
 
 
 def price_of(choice: Choice, classes: tuple[NodeClass, ...]) -> float:
-    """USD an hour of one replica on the cheapest class that may hold it, GPUs included."""
+    """USD an hour of one replica on the cheapest class that may hold it, its GPUs or its share of one included."""
     cheapest = min(float(classes[k].pattern.price.usd_per_gpu_hour) for k in choice.classes)
-    return choice.gpus * cheapest + choice.extra_usd_per_hour
+    return choice.gpus / choice.sharers * cheapest + choice.extra_usd_per_hour
 
 
 def _mixes(number: int, workload: PlanWorkload, own: list[Choice], classes: tuple[NodeClass, ...]) -> list[Option]:
@@ -183,24 +224,42 @@ def _mixes(number: int, workload: PlanWorkload, own: list[Choice], classes: tupl
 
 
 def _classes(request: PlanRequest, spread: bool) -> tuple[NodeClass, ...]:
-    """Owned classes, then what may be bought. ``purchase`` mode leaves the owned nodes out."""
+    """Owned classes, then what may be bought. ``purchase`` mode leaves the owned nodes out.
+
+    Left out too: nodes of an orchestrator that the request may not use.
+    """
+    usable = tuple(
+        node if node.orchestrator in request.orchestrators else replace(node, state="maintenance")
+        for node in request.nodes
+    )
     owned: tuple[NodeClass, ...] = ()
     if request.mode != "purchase":
-        owned = group_nodes(request.nodes, frozenset({"active"}), by_failure_domain=spread)
+        owned = group_nodes(usable, frozenset({"active"}), by_failure_domain=spread)
     if request.mode == "owned":
         return owned
     domains = [f"new {i}" for i in range(2)] if spread else [""]
-    planned = group_nodes(request.nodes, frozenset({"planned"}), by_failure_domain=spread)
-    bought: list[_Purchase] = [(g.pattern, len(g.nodes), None, None, g.domain, g.nodes) for g in planned]
+    planned = group_nodes(usable, frozenset({"planned"}), by_failure_domain=spread)
+    bought: list[_Purchase] = [
+        (g.pattern, len(g.nodes), *_planned_needs(g.pattern, request), g.domain, g.nodes) for g in planned
+    ]
     for option in request.purchase_options:
         terms = (option.node, option.max_count, option.power_kw, option.rack_units)
         bought += [(*terms, domain, ()) for domain in domains]
     if not bought:
         kinds: dict[tuple, PlanNode] = {}
-        for node in request.nodes:
+        for node in (node for node in usable if not node.slice_of):
             kinds.setdefault((node.site, node.gpu, node.gpus, node.nvlink_domain, node.price.usd_per_gpu_hour), node)
         bought = [(node, None, None, None, domain, ()) for node in kinds.values() for domain in domains]
     return owned + tuple(
-        NodeClass(len(owned) + i, replace(pattern, busy_gpus=()), members, (), domain, True, limit, power, units)
+        NodeClass(
+            len(owned) + i, replace(pattern, busy_gpus=(), slices=()), members, (), domain, True, limit, power, units
+        )
         for i, (pattern, limit, power, units, domain, members) in enumerate(bought)
     )
+
+
+def _planned_needs(pattern: PlanNode, request: PlanRequest) -> tuple[float | None, int | None]:
+    """Power in kW and rack units of a planned node: those of the purchase option of its kind, where there is one."""
+    kind = (pattern.gpu, pattern.gpus)
+    same = next((o for o in request.purchase_options if (o.node.gpu, o.node.gpus) == kind), None)
+    return (None, None) if same is None else (same.power_kw, same.rack_units)

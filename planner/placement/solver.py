@@ -45,6 +45,9 @@ class PlacementResult:
 def solve(request: PlanRequest, candidates: tuple[Candidate, ...], *, with_baselines: bool = True) -> PlacementResult:
     """Cheapest placement that serves as much as can be served, more important workloads first.
 
+    Where both owned and bought nodes may be used, ``request.objective`` decides: least spent on new nodes, then least
+    in all ("new_spend"), or least in all at once, owned GPUs in use at their hourly price ("total_cost").
+
     First the greedy plan. When it serves everything, the programme starts from it; else the least unserved demand by
     priority is found first and then held. The cheaper of greedy and programme is taken, so the answer is never worse.
     """
@@ -100,7 +103,8 @@ def _optimise(problem: Problem, start: GreedyPlan, time_limit_s: float) -> tuple
             unserved, proven = dict(start.counts.unserved), False
         left_s *= 1 - SERVE_TIME_SHARE
     spend: float | None = None
-    if programme.b and any(not group.purchase for group in problem.classes):
+    new_spend_first = problem.request.objective == "new_spend"
+    if new_spend_first and programme.b and any(not group.purchase for group in problem.classes):
         bought = programme.minimise_spend(unserved, left_s / 2, gap, warm)
         if bought.counts is not None:
             warm, spend, proven = bought.counts, bought.objective, proven and bought.proven

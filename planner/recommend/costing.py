@@ -52,7 +52,7 @@ def usd_per_hour(candidate: Candidate, workload: PlanWorkload, request: PlanRequ
     if change.gpu in ("", candidate.gpu):
         price *= change.gpu_price_factor
     gpu_hours, other = _operations(candidate, workload, request, change)
-    each = candidate.gpus_per_replica * price + gpu_hours * price + other + _energy(candidate, request, change)
+    each = float(candidate.gpus_charged) * price + gpu_hours * price + other + _energy(candidate, request, change)
     return replicas * each
 
 
@@ -79,7 +79,7 @@ def _operations(
     engine, gpus = candidate.settings.engine, candidate.gpus_per_replica
     hours = _gpu_hours_per_revision(engine, candidate.settings.trt_backend, gpus, request.operations) * revisions
     licence = dict(request.operations.licence_usd_per_gpu_year).get(engine.value, Decimal(0))
-    return hours / float(HOURS_PER_MONTH), float(licence) * gpus / HOURS_PER_YEAR
+    return hours / float(HOURS_PER_MONTH), float(licence) * float(candidate.gpus_charged) / HOURS_PER_YEAR
 
 
 @cache

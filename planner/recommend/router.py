@@ -15,11 +15,21 @@ import yaml
 from planner.plan_types import Candidate, Placement, PlanRequest
 
 FIRST_PORT = 8000
+FIRST_SLICE_PORT = 9000
+FIRST_SHARED_PORT = 10000
+SHARES_OF_A_GPU = 8
 RETRIES = 2
 
 
 def endpoint_port(placement: Placement) -> int:
-    """Port of a replica by convention: 8000 plus its first GPU, so that replicas on one node do not collide."""
+    """Port of a replica by convention: 8000 plus its first GPU, so that replicas on one node do not collide.
+
+    On a slice 9000 plus the number of the slice, on a shared GPU 10000 plus eight times the GPU plus the slot.
+    """
+    if placement.slice_profile:
+        return FIRST_SLICE_PORT + placement.slice_index
+    if placement.sharers > 1:
+        return FIRST_SHARED_PORT + SHARES_OF_A_GPU * placement.gpu_indexes[0] + placement.slot
     return FIRST_PORT + min(placement.gpu_indexes)
 
 

@@ -150,7 +150,7 @@ def _sentence(
 
 def capacity_per_usd(candidate: Candidate, request: PlanRequest) -> float:
     """Share of the demand that a dollar an hour of this candidate carries: what counts once replicas are many."""
-    return candidate.replica_share / (candidate.gpus_per_replica * gpu_price(request, candidate.gpu))
+    return candidate.replica_share / (float(candidate.gpus_charged) * gpu_price(request, candidate.gpu))
 
 
 def _stronger(chosen: Candidate, other: Candidate) -> str:

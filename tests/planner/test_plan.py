@@ -136,7 +136,7 @@ def test_progress_names_workload_and_gpu_and_never_falls(planned) -> None:
 def test_fragmentation_idle_and_placed_money(planned) -> None:
     asked, plan, _ = planned
     free_before = sum(n.gpus - len(n.busy_gpus) for n in asked.nodes)
-    used = sum(len(p.gpu_indexes) for p in plan.placements)
+    used = len({(p.node, index) for p in plan.placements for index in p.gpu_indexes})
     assert plan.stranded_before.free_gpus == free_before
     assert plan.stranded_after.free_gpus == free_before - used
     everything = sum((n.gpus - len(n.busy_gpus)) * n.price.usd_per_gpu_hour for n in asked.nodes)

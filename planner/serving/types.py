@@ -18,8 +18,9 @@ F64 = NDArray[np.float64]
 class Lengths:
     """Token counts of one side of a request.
 
-    ``kind`` fixed (``value``), normal (``mean``, ``sd``, truncated at 1), uniform (``low``..``high``, both included)
-    or samples (``samples``, drawn with replacement; input and output samples of one trace are drawn together).
+    ``kind`` fixed (``value``), normal (``mean``, ``sd``: drawn from the gamma distribution with both, at least 1),
+    uniform (``low``..``high``, both included) or samples (``samples``, drawn with replacement; input and output samples
+    of one trace are drawn together).
     """
 
     kind: Literal["fixed", "normal", "uniform", "samples"]

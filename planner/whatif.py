@@ -81,8 +81,14 @@ class LengthChange:
 
     def apply(self, request: PlanRequest) -> PlanRequest:
         """Scale the lengths."""
-        factor, field = _factor(self.factor, "factor"), f"{self.side}_tokens"
-        return _workloads(request, self.workload, lambda w: replace(w, **{field: scaled(getattr(w, field), factor)}))
+        factor = _factor(self.factor, "factor")
+
+        def changed(w: PlanWorkload) -> PlanWorkload:
+            if self.side == "input":
+                return replace(w, input_tokens=scaled(w.input_tokens, factor))
+            return replace(w, output_tokens=scaled(w.output_tokens, factor))
+
+        return _workloads(request, self.workload, changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.running import JobFailed, RunningJob
 from controlplane.planning import mapping, services
 from controlplane.planning.models import Plan
-from planner.plan_types import PlanResult
+from planner.jsonio import from_json
+from planner.plan_types import PlanRequest, PlanResult
 
 
 @register
@@ -30,8 +31,11 @@ class ComputePlan(JobKind):
         if plan is None:
             raise JobFailed("The plan was deleted.", "Compute a new one.")
         job.progress(0.0, "Reading fleet and workloads")
-        request = mapping.plan_request(plan.scenario)
-        services.store_request(plan, request)
+        if plan.is_what_if:
+            request = from_json(PlanRequest, plan.request)
+        else:
+            request = mapping.plan_request(plan.scenario)
+            services.store_request(plan, request)
         gpus = sum(node.gpus for node in request.nodes)
         job.log(f"{len(request.workloads)} workloads on {len(request.nodes)} nodes with {gpus} GPUs.")
         return make_plan(request, job.progress, job.should_cancel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Literal, cast
 
@@ -39,13 +40,14 @@ def plan_request(scenario: Scenario) -> PlanRequest:
     return PlanRequest(
         name=scenario.name,
         nodes=tuple(plan_node(node, _busy(node, live, names)) for node in nodes),
-        workloads=tuple(plan_workload(workload) for workload in workloads),
+        workloads=tuple(replace(plan_workload(w), growth_per_month=scenario.growth_per_month) for w in workloads),
         mode=cast(Any, scenario.mode),
         energy=_energy(nodes),
         calibrations=active_calibrations(),
         current=tuple(_placement(item) for item in live if item.candidate_id and item.workload_id in names),
         time_limit_s=scenario.time_limit_s,
         seed=scenario.seed,
+        lead_time_months=scenario.lead_time_months,
     )
 
 

@@ -13,6 +13,14 @@ from controlplane.jobs.models import Job
 from controlplane.workloads.models import Workload
 
 
+class Shown(models.Manager):
+    """Rows that are not deleted. A deleted one stays for a while, so that its deletion can be undone."""
+
+    def get_queryset(self) -> models.QuerySet:
+        """Without deleted rows."""
+        return super().get_queryset().filter(discarded_at__isnull=True)
+
+
 class Scenario(BaseModel):
     """A question: which workloads on the nodes of which sites, and whether GPUs may be bought."""
 
@@ -32,7 +40,19 @@ class Scenario(BaseModel):
     )
     time_limit_s = models.FloatField(default=30.0, validators=[MinValueValidator(1), MaxValueValidator(3600)])
     seed = models.PositiveIntegerField(default=0)
+    growth_per_month = models.FloatField(
+        default=0.0,
+        validators=[MinValueValidator(-0.5), MaxValueValidator(1)],
+        help_text="Growth of every demand, compound: 0.05 is five percent a month. 0: no capacity runway.",
+    )
+    lead_time_months = models.FloatField(
+        default=3.0, validators=[MinValueValidator(0), MaxValueValidator(36)], help_text="From order to service."
+    )
     notes = models.TextField(blank=True)
+    discarded_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = Shown()
+    everything = models.Manager()
 
     class Meta:
         ordering = ["name"]
@@ -51,6 +71,8 @@ class Plan(BaseModel):
     """One answer to a scenario: the request as it was asked and the result as it came, both frozen as JSON.
 
     ``request`` is a planner ``PlanRequest``, ``result`` a ``PlanResult`` (see planner.plan_types and planner.jsonio).
+    A what-if has the plan it started from as ``base`` and what was changed as ``changes`` (see planner.whatif), in
+    words as ``title``; it describes a fleet or a demand that is not there, and is never approved.
     """
 
     class State(models.TextChoices):
@@ -80,6 +102,13 @@ class Plan(BaseModel):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     approved_at = models.DateTimeField(null=True, blank=True)
+    base = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="variants")
+    changes = models.JSONField(default=list, blank=True, editable=False)
+    title = models.CharField(max_length=300, blank=True, editable=False)
+    discarded_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = Shown()
+    everything = models.Manager()
 
     class Meta:
         ordering = ["-created_at", "-number"]
@@ -96,10 +125,41 @@ class Plan(BaseModel):
             models.CheckConstraint(
                 condition=~Q(state="approved") | Q(approved_at__isnull=False), name="planning_plan_approved_when"
             ),
+            models.CheckConstraint(
+                condition=~Q(state="approved") | Q(title=""), name="planning_plan_what_if_not_approved"
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.scenario} #{self.number}"
+
+    @property
+    def is_what_if(self) -> bool:
+        """Whether it answers a changed question."""
+        return bool(self.title)
+
+
+class CandidateCurves(models.Model):
+    """What one replica of a candidate does as its load grows, simulated once and kept with the plan.
+
+    ``points`` is what ``planning.curves`` made of it; None while ``job`` computes it.
+    """
+
+    plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="curves")
+    workload_name = models.CharField(max_length=100)
+    candidate_id = models.CharField(max_length=300)
+    job = models.ForeignKey(Job, null=True, on_delete=models.SET_NULL, related_name="+")
+    points = models.JSONField(null=True)
+    reason = models.TextField(blank=True)
+
+    class Meta:
+        verbose_name = "load curves"
+        verbose_name_plural = "load curves"
+        ordering = ["plan", "candidate_id"]
+        constraints = [models.UniqueConstraint(fields=["plan", "candidate_id"], name="planning_candidatecurves_once")]
+
+    def __str__(self) -> str:
+        return f"Curves of {self.candidate_id}"
 
 
 class PlacementRow(models.Model):

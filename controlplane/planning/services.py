@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, Q
 from django.utils import timezone
 from django.utils.text import slugify
 
@@ -16,14 +16,16 @@ from controlplane.celery import PLAN_QUEUE
 from controlplane.core import access
 from controlplane.core.access import Actor
 from controlplane.core.models import ChangeLog, Role, User
-from controlplane.core.services import delete_record, log_change, save_record
+from controlplane.core.services import log_change, save_record
 from controlplane.inventory.models import Node, Site
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
-from planner.jsonio import to_json
+from planner.jsonio import from_json, to_json
+from planner.plan import check_request
 from planner.plan_types import PlanRequest, PlanResult
+from planner.whatif import Change, apply, as_json, words
 
 
 def save_scenario(
@@ -39,6 +41,9 @@ def save_scenario(
     with transaction.atomic():
         if not scenario.slug:
             scenario.slug = slugify(scenario.name)[:60]
+        # A deleted scenario gives up its name; from then on its deletion can no longer be undone.
+        taken = Scenario.everything.filter(discarded_at__isnull=False).exclude(pk=scenario.pk)
+        taken.filter(Q(name=scenario.name) | Q(slug=scenario.slug)).delete()
         save_record(scenario, actor=actor, expected_version=expected_version)
         for field, chosen in (("sites", sites), ("workloads", workloads)):
             if chosen is not None:
@@ -46,23 +51,40 @@ def save_scenario(
     return scenario
 
 
-def delete_scenario(*, actor: Actor, scenario: Scenario) -> None:
-    """Delete a scenario and its plans; deployments made from them stay."""
-    access.require(actor, Role.PLANNER)
-    delete_record(scenario, actor=actor)
-
-
 def compute_plan(*, actor: Actor, scenario: Scenario) -> Plan:
     """Submit a new plan of a scenario; its job computes it. Takes a planner."""
     access.require(actor, Role.PLANNER)
+    return _start(actor, scenario)
+
+
+def create_what_if(*, actor: Actor, base: Plan, changes: Sequence[Change], title: str = "") -> Plan:
+    """A new plan of what ``base`` was asked, with ``changes``; its job computes it. Takes a planner.
+
+    The changed question is frozen at once: what happens to the inventory meanwhile does not touch it. Raises
+    ValidationError when the base was never asked or nothing is changed, InputError for a change that cannot be made.
+    """
+    access.require(actor, Role.PLANNER)
+    if base.request is None:
+        raise ValidationError(f"Plan {base} has not read fleet and workloads yet; wait for it.")
+    if not changes:
+        raise ValidationError("Nothing is changed; fill in at least one line.")
+    named = (title.strip() or words(changes))[:300]
+    asked = apply(from_json(PlanRequest, base.request), changes, named)
+    check_request(asked)
+    extra = {"base": base, "changes": as_json(changes), "title": named, "request": to_json(asked)}
+    return _start(actor, base.scenario, **extra)
+
+
+def _start(actor: Actor, scenario: Scenario, **values: Any) -> Plan:
     with transaction.atomic():
         Scenario.objects.select_for_update().get(pk=scenario.pk)
-        last = scenario.plans.aggregate(last=Max("number"))["last"] or 0
+        last = Plan.everything.filter(scenario=scenario).aggregate(last=Max("number"))["last"] or 0
         plan = Plan(
             scenario=scenario,
             number=last + 1,
             state=Plan.State.COMPUTING,
             created_by=actor if isinstance(actor, User) else None,
+            **values,
         )
         save_record(plan, actor=actor)
         deadline = dt.timedelta(seconds=scenario.time_limit_s) + dt.timedelta(minutes=30)
@@ -132,11 +154,15 @@ def fail_plan(plan_id: int) -> None:
 def approve_plan(*, actor: Actor, plan: Plan) -> Plan:
     """Accept a plan: its placements become deployments, an older approved plan is superseded. Takes an operator.
 
-    Raises ValidationError when the plan is not ready. Approving twice changes nothing.
+    Raises ValidationError when the plan is not ready, or is a what-if. Approving twice changes nothing.
     """
     from controlplane.deployments.services import create_deployments
 
     access.require(actor, Role.OPERATOR)
+    if plan.is_what_if:
+        raise ValidationError(
+            f"Plan {plan} is a what-if ({plan.title}); change fleet or workloads so and compute a plan to approve."
+        )
     with transaction.atomic():
         moved = Plan.objects.filter(pk=plan.pk, state=Plan.State.READY).update(
             state=Plan.State.APPROVED,
@@ -161,44 +187,6 @@ def cancel_plan(*, actor: Actor, plan: Plan) -> Job | None:
     from controlplane.jobs.services import request_cancel
 
     return request_cancel(actor=actor, job=plan.job) if plan.job else None
-
-
-def compare_plans(left: Plan, right: Plan) -> dict[str, Any]:
-    """Two plans side by side: totals and, for each workload, what is chosen, its GPUs and its price."""
-    for plan in (left, right):
-        if plan.result is None:
-            raise ValidationError(f"Plan {plan} has no result to compare.")
-    rows = []
-    sides = [_by_workload(left.result or {}), _by_workload(right.result or {})]
-    for name in sorted({*sides[0], *sides[1]}):
-        before, after = sides[0].get(name), sides[1].get(name)
-        rows.append({"workload": name, "left": before, "right": after, "changed": before != after})
-    totals = ("status", "usd_per_hour", "idle_usd_per_hour", "gap", "moves")
-    return {
-        "totals": {key: [(left.result or {}).get(key), (right.result or {}).get(key)] for key in totals},
-        "workloads": rows,
-    }
-
-
-def _by_workload(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    candidates = {item["id"]: item for item in result.get("candidates", [])}
-    found: dict[str, dict[str, Any]] = {}
-    for verdict in result.get("verdicts", []):
-        chosen = candidates.get(verdict.get("chosen") or "", {})
-        cost = chosen.get("cost") or {}
-        found[verdict["workload"]] = {
-            "engine": verdict.get("engine"),
-            "candidate": verdict.get("chosen"),
-            "gpu": chosen.get("gpu"),
-            "replicas": chosen.get("replicas", 0),
-            "gpus": chosen.get("replicas", 0) * chosen.get("gpus_per_replica", 0),
-            "usd_per_mtok_output": cost.get("usd_per_mtok_output"),
-            "usd_per_mtok_output_80": cost.get("usd_per_mtok_output_80"),
-            "evidence": chosen.get("evidence"),
-            "usd_per_month": cost.get("usd_per_month"),
-            "nodes": sorted({item["node"] for item in result["placements"] if item["workload"] == verdict["workload"]}),
-        }
-    return found
 
 
 def _choose(scenario: Scenario, field: str, chosen: Iterable[Any], actor: Actor) -> None:

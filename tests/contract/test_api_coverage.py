@@ -27,6 +27,7 @@ DOCUMENT = Path(django_settings.BASE_DIR) / "docs" / "openapi.yaml"
 INTERNAL = {
     "core.IdempotencyKey": "answers kept for repeated requests",
     "jobs.JobMessage": "which messages of workers were applied",
+    "planning.CandidateCurves": "part of a plan's snapshot, at /plans/{id}/curves/",
     "jobs.JobLog": "lines of a job, at /jobs/{id}/log/ and on the job's admin page",
 }
 """Models without an endpoint of their own, and why."""
@@ -60,7 +61,8 @@ def test_an_endpoint_shows_every_column(model: Any) -> None:
         "core.User": {"password", "is_superuser"},
         "core.ApiToken": {"digest"},
         "workloads.Trace": {"packed"},
-        "planning.Plan": {"request", "result"},
+        "planning.Plan": {"request", "result", "discarded_at"},
+        "planning.Scenario": {"discarded_at"},
         "jobs.Job": {"sent_at", "observed_sequence", "log_lines"},
         "workloads.SloTarget": set(),
     }

@@ -43,14 +43,6 @@ def test_a_plan_shows_its_parts(api: APIClient, whole_fleet: dict[str, Any]) -> 
     assert placements[0]["gpu_indexes"]
     assert api.get(f"{path}request/").json()["nodes"]
     assert api.get(f"{path}router-config/")["Content-Type"].startswith("application/yaml")
-    both = api.get(f"{V1}/plans/compare/?left={whole_fleet['plan'].pk}&right={whole_fleet['other'].pk}").json()
-    assert {"totals", "workloads"} == set(both)
-    chosen = [row["left"] for row in both["workloads"] if row["left"] and row["left"]["candidate"]]
-    assert chosen
-    for side in chosen:
-        assert side["evidence"]
-        assert (side["usd_per_mtok_output"] is None) == (side["usd_per_mtok_output_80"] is None)
-    assert "left" in faults(problem(api.get(f"{V1}/plans/compare/?left=x&right=1"), 400, "validation"))
     assert api.get(f"{V1}/plans/?state=approved&fields=id,summary").json()["results"][0]["summary"]
     assert "summary" not in api.get(f"{V1}/plans/").json()["results"][0]
 

@@ -239,17 +239,6 @@ def test_approval_makes_deployments_and_supersedes(
         services.approve_plan(actor=operator, plan=first)
 
 
-def test_compare(fleet_scenario: Scenario, planner: User, quick_planner: list) -> None:
-    left, right = computed(fleet_scenario, planner), computed(fleet_scenario, planner)
-    assert right.result is not None
-    right.result["verdicts"][0]["engine"] = "another"
-    answer = services.compare_plans(left, right)
-    changed = [row["workload"] for row in answer["workloads"] if row["changed"]]
-    assert changed == [right.result["verdicts"][0]["workload"]]
-    with pytest.raises(ValidationError, match="no result"):
-        services.compare_plans(left, services.compute_plan(actor=planner, scenario=fleet_scenario))
-
-
 @pytest.mark.parametrize("values", [{"state": "ready"}, {"state": "approved", "result": {}}, {"state": "maybe"}])
 def test_constraints(scenario: Scenario, values: dict) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():

@@ -12,10 +12,12 @@ from controlplane.api.serializers.base import RecordField, RecordSerializer, Str
 from controlplane.inventory.models import Site
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
+from planner.whatif import KINDS
 
 SUMMARY = (
     "objective_usd_per_hour", "bound_usd_per_hour", "gap", "solve_s", "idle_usd_per_hour", "moves", "notes",
-    "unplaced", "baselines", "rules", "stranded_before", "stranded_after", "purchased_nodes",
+    "unplaced", "baselines", "rules", "stranded_before", "stranded_after", "purchased_nodes", "months", "runways",
+    "consolidation",
 )  # fmt: skip
 """What of a result stands in a plan's detail; candidates, verdicts and placements have paths of their own."""
 
@@ -28,7 +30,7 @@ class ScenarioSerializer(RecordSerializer):
 
     Meta = record_meta(
         Scenario,
-        "name slug mode sites workloads time_limit_s seed notes",
+        "name slug mode sites workloads time_limit_s seed growth_per_month lead_time_months notes",
         brief="name slug mode",
         extra_kwargs={"slug": {"required": False, "help_text": "Made from the name when left out."}},
     )
@@ -44,10 +46,11 @@ class PlanSerializer(RecordSerializer):
 
     Meta = record_meta(
         Plan,
-        "scenario number state status job model_version usd_per_hour summary created_by computed_at approved_by "
+        "scenario number state status job model_version usd_per_hour base title changes summary created_by computed_at "
+        "approved_by approved_at",
+        brief="scenario number state title",
+        read_only="scenario number state status job model_version usd_per_hour base title changes computed_at "
         "approved_at",
-        brief="scenario number state",
-        read_only="scenario number state status job model_version usd_per_hour computed_at approved_at",
     )
     Meta.detail_only = ("summary",)
 
@@ -62,6 +65,18 @@ class PlanRequestSerializer(Strict):
     """The scenario to compute a plan of."""
 
     scenario = RecordField(queryset=Scenario.objects.all())
+
+
+class WhatIfSerializer(Strict):
+    """What to change of the question that a plan answered; the changes are made in order."""
+
+    changes = serializers.ListField(
+        child=serializers.DictField(),
+        min_length=1,
+        max_length=20,
+        help_text=f"Objects with a kind, one of {', '.join(KINDS)}, and the fields of that kind; see docs/planner.md.",
+    )
+    title = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)
 
 
 class PlacementSerializer(RecordSerializer):

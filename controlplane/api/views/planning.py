@@ -19,9 +19,10 @@ from controlplane.api.problems import conflict_of
 from controlplane.api.serializers import planning as shapes
 from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import ReadViewSet, RecordViewSet, accepted, acting, actor_of
+from controlplane.api.views.whatif import WhatIfActions
 from controlplane.core.models import Role
 from controlplane.inventory.models import Node, Site
-from controlplane.planning import exporting, services
+from controlplane.planning import discarding, exporting, services
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
 
@@ -58,7 +59,15 @@ class ScenarioViewSet(RecordViewSet):
 
     def remove(self, record: Any) -> None:
         """By the service."""
-        services.delete_scenario(actor=actor_of(self.request), scenario=record)
+        discarding.delete_scenario(actor=actor_of(self.request), scenario=record)
+
+    @extend_schema(request=None, responses=shapes.ScenarioSerializer)
+    @action(detail=True, methods=["post"])
+    def restore(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Take back the deletion of a scenario and its plans, for a day."""
+        with acting():
+            record = discarding.restore_scenario(actor=actor_of(request), pk=int(self.kwargs["pk"]))
+        return Response(self.shown(record))
 
     @extend_schema(request=None, responses={202: JobSerializer})
     @action(detail=True, methods=["post"])
@@ -68,7 +77,7 @@ class ScenarioViewSet(RecordViewSet):
         return accepted(plan.job, JobSerializer(plan.job, context=self.get_serializer_context()).data, plan)
 
 
-class PlanViewSet(ReadViewSet):
+class PlanViewSet(WhatIfActions, ReadViewSet):
     """Computed plans. Every figure of a candidate is a prediction with its evidence and 80 % interval."""
 
     queryset = Plan.objects.select_related("scenario", "created_by", "approved_by")
@@ -76,11 +85,17 @@ class PlanViewSet(ReadViewSet):
     serializer_class = shapes.PlanSerializer
     filterset_class = filters_of(
         Plan,
-        {"number": ["exact"], "usd_per_hour": ["gte", "lte"], "status": ["exact"], "job": ["exact"]},
+        {
+            "number": ["exact"],
+            "usd_per_hour": ["gte", "lte"],
+            "status": ["exact"],
+            "job": ["exact"],
+            "base": ["exact", "isnull"],
+        },
         scenario=by("slug", Scenario.objects.all()),
         state=choices(Plan.State),
     )
-    search_fields = ("scenario__name",)
+    search_fields = ("scenario__name", "title")
     ordering_fields = ("id", "number", "state", "usd_per_hour", "computed_at", "created_at")
 
     def get_queryset(self) -> Any:
@@ -186,29 +201,6 @@ class PlanViewSet(ReadViewSet):
         disposition = {"Content-Disposition": f'attachment; filename="{made.name}"'}
         return HttpResponse(made.content, content_type=made.media_type, headers=disposition)
 
-    @extend_schema(
-        responses=OpenApiTypes.OBJECT,
-        filters=False,
-        parameters=[
-            OpenApiParameter("left", OpenApiTypes.INT, required=True, description="Id of a plan."),
-            OpenApiParameter("right", OpenApiTypes.INT, required=True, description="Id of the plan beside it."),
-        ],
-    )
-    @action(detail=False, methods=["get"], pagination_class=None)
-    def compare(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Two plans side by side: totals and, for each workload, what is chosen and its price."""
-        plans = []
-        for side in ("left", "right"):
-            text = request.query_params.get(side, "")
-            found = None
-            if text.isascii() and text.isdecimal() and len(text) < 18:
-                found = Plan.objects.select_related("scenario").defer("request").filter(pk=int(text)).first()
-            if found is None:
-                raise ValidationError({side: f"There is no plan {text[:20]!r}; give the id of one."})
-            plans.append(found)
-        with acting():
-            return Response(services.compare_plans(*plans))
-
     def _part(self, name: str) -> list[dict[str, Any]]:
         return self._result(self.get_object()).get(name, [])
 
@@ -222,7 +214,7 @@ class PlanViewSet(ReadViewSet):
 class PlacementViewSet(ReadViewSet):
     """Placements of all plans."""
 
-    queryset = PlacementRow.objects.select_related("workload", "node")
+    queryset = PlacementRow.objects.filter(plan__discarded_at__isnull=True).select_related("workload", "node")
     serializer_class = shapes.PlacementSerializer
     filterset_class = filters_of(
         PlacementRow,
@@ -237,7 +229,7 @@ class PlacementViewSet(ReadViewSet):
 class VerdictViewSet(ReadViewSet):
     """Verdicts of all plans; margins are predictions with their 80 % interval."""
 
-    queryset = VerdictRow.objects.select_related("workload")
+    queryset = VerdictRow.objects.filter(plan__discarded_at__isnull=True).select_related("workload")
     serializer_class = shapes.VerdictSerializer
     filterset_class = filters_of(
         VerdictRow,

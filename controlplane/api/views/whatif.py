@@ -1,0 +1,100 @@
+"""What-if plans, plans side by side, deleting and restoring: the part of the plans' API that is about alternatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from controlplane.api.serializers import planning as shapes
+from controlplane.api.serializers.jobs import JobSerializer
+from controlplane.api.views.base import DeleteMixin, accepted, acting, actor_of
+from controlplane.planning import comparing, discarding, services
+from controlplane.planning.models import Plan
+from planner.jsonio import to_json
+from planner.whatif import parse_change
+
+FILE = {"Content-Disposition": 'attachment; filename="plans-compared.csv"'}
+
+
+class WhatIfActions(DeleteMixin):
+    """Mixed into the view set of plans."""
+
+    def remove(self, record: Any) -> None:
+        """By the service: hidden for a day, then gone."""
+        discarding.delete_plan(actor=actor_of(self.request), plan=record)  # type: ignore[attr-defined]
+
+    @extend_schema(request=shapes.WhatIfSerializer, responses={202: JobSerializer})
+    @action(detail=True, methods=["post"], url_path="what-if")
+    def what_if(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Compute a new plan of what this one was asked, with something changed. The fleet stays as it was then."""
+        form = shapes.WhatIfSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        changes = [parse_change(item, f"changes[{at}]") for at, item in enumerate(form.validated_data["changes"])]
+        base = Plan.objects.select_related("scenario").get(pk=self.get_object().pk)  # type: ignore[attr-defined]
+        with acting():
+            plan = services.create_what_if(
+                actor=actor_of(request), base=base, changes=changes, title=form.validated_data["title"]
+            )
+        context = self.get_serializer_context()  # type: ignore[attr-defined]
+        return accepted(plan.job, JobSerializer(plan.job, context=context).data, plan)
+
+    @extend_schema(request=None, responses=shapes.PlanSerializer)
+    @action(detail=True, methods=["post"])
+    def restore(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Take back the deletion of a plan, for a day."""
+        with acting():
+            plan = discarding.restore_plan(actor=actor_of(request), pk=int(self.kwargs["pk"]))  # type: ignore[attr-defined]
+        return Response(self.get_serializer(self.get_queryset().get(pk=plan.pk)).data)  # type: ignore[attr-defined]
+
+    @extend_schema(
+        responses={(200, "application/json"): OpenApiTypes.OBJECT, (200, "text/csv"): OpenApiTypes.BINARY},
+        filters=False,
+        parameters=[
+            OpenApiParameter(
+                "ids",
+                OpenApiTypes.STR,
+                required=True,
+                description="Ids of two to four plans, separated by commas; the others are held against the first.",
+            ),
+            OpenApiParameter("format", enum=("json", "csv"), description="csv: everything as one table."),
+        ],
+    )
+    @action(detail=False, methods=["get"], pagination_class=None)
+    def compare(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Plans side by side: totals, each workload, and line by line what was asked and what came of it."""
+        plans = plans_of(request.query_params.get("ids", ""), "ids")
+        with acting():
+            found = comparing.compare(plans)
+        if request.query_params.get("format") == "csv":
+            return HttpResponse(comparing.as_csv(found), content_type="text/csv; charset=utf-8", headers=FILE)
+        return Response(
+            {
+                "plans": [{"id": p.pk, "name": str(p), "title": p.title, "base": p.base_id} for p in found.plans],
+                "totals": [{**to_json(line), "differs": line.differs} for line in found.totals],
+                "workloads": [{**to_json(line), "differs": line.differs} for line in found.workloads],
+                "differences": to_json(found.differences),
+                "differences_left_out": found.more,
+            }
+        )
+
+
+def plans_of(text: str, field: str) -> list[Plan]:
+    """Plans by ids separated by commas, in that order; raises ValidationError naming one that is not there."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) < 18):
+            raise ValidationError({field: f"{part[:20]!r} is no id of a plan."})
+    if not comparing.FEWEST <= len(parts) <= comparing.MOST:
+        raise ValidationError({field: f"Give the ids of {comparing.FEWEST} to {comparing.MOST} plans."})
+    found = Plan.objects.select_related("scenario").in_bulk([int(part) for part in parts])
+    missing = next((part for part in parts if int(part) not in found), None)
+    if missing is not None:
+        raise ValidationError({field: f"There is no plan {missing!r}; give the id of one."})
+    return [found[int(part)] for part in parts]

@@ -203,12 +203,13 @@ def _placements(
 def _slotted(placements: list[Placement], current: Iterable[Placement]) -> tuple[Placement, ...]:
     """Give the engines on each shared GPU slots of their own; what runs today keeps its slot."""
     today = {replace(item, slot=0): item.slot for item in current if item.sharers > 1}
-    taken = {(item.node, item.gpu_indexes, today[item]) for item in placements if item in today}
-    found = []
-    for item in placements:
-        slot = today.get(item)
-        if item.sharers > 1 and slot is None:
-            slot = next(i for i in range(item.sharers) if (item.node, item.gpu_indexes, i) not in taken)
-            taken.add((item.node, item.gpu_indexes, slot))
-        found.append(replace(item, slot=slot or 0))
+    taken: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)
+    slots: dict[Placement, int] = {}
+    for item in sorted((p for p in placements if p.sharers > 1), key=lambda p: (p not in today, placements.index(p))):
+        used = taken[item.node, item.gpu_indexes]
+        wanted = today.get(item)
+        slot = wanted if wanted is not None and wanted not in used else next(i for i in range(64) if i not in used)
+        used.add(slot)
+        slots[item] = slot
+    found = [replace(item, slot=slots.get(item, 0)) for item in placements]
     return tuple(found)

@@ -132,7 +132,7 @@ def test_tenants_and_orchestrators_do_not_share() -> None:
 
 def test_shares_that_run_today_stay() -> None:
     made = [shared("w0", 2), shared("w1", 2)]
-    current = tuple(Placement(f"w{i}", made[i].id, 0, "a", (5,), 2) for i in range(2))
+    current = tuple(Placement(f"w{i}", made[i].id, 0, "a", (5,), 2, i) for i in range(2))
     plan = kept(*planned([node("a")], [workload("w0"), workload("w1")], made, current=current))
     assert set(plan.placements) == set(current)
     assert plan.moves == 0

@@ -43,6 +43,8 @@ KNOWN_FIELDS = (
     "mm_items_per_prompt",
     "logprobs",
     "prompt_logprobs",
+    "max_cudagraph_capture_size",
+    "moe_backend",
     "capacity_policy",
     "trt_backend",
     "load",
@@ -110,6 +112,8 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         mm_items_per_prompt=_whole(request, "mm_items_per_prompt", least=0) or 0,
         logprobs=_whole(request, "logprobs", least=0) or 0,
         prompt_logprobs=_flag(request, "prompt_logprobs"),
+        max_cudagraph_capture_size=_whole(request, "max_cudagraph_capture_size"),
+        moe_backend=_text(request, "moe_backend"),
         capacity_policy=_text(request, "capacity_policy"),
         trt_backend=_text(request, "trt_backend") or "pytorch",
     )

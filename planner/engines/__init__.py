@@ -61,6 +61,7 @@ def _check_positive(settings: EngineSettings, expected_len: int | None) -> None:
             "block_tokens",
             "kv_cache_max_tokens",
             "max_lora_rank",
+            "max_cudagraph_capture_size",
         )
     }
     sizes["expected_len"] = expected_len

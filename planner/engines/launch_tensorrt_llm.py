@@ -52,7 +52,11 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
         cache["max_gpu_total_bytes"] = int(resolved.kv_cache_max_gpu_gib * GIB)
     if resolved.kv_cache_host_gib is not None:
         cache["host_cache_size"] = int(resolved.kv_cache_host_gib * GIB)
-    graphs = {"batch_sizes": list(resolved.cuda_graph_sizes)} if resolved.cuda_graph_sizes else None
+    graphs: dict[str, Any] | None = None
+    if resolved.cuda_graph_sizes:
+        graphs = {"batch_sizes": list(resolved.cuda_graph_sizes)}
+        if resolved.origin.get("cuda_graph_sizes") == "user":
+            graphs["enable_padding"] = True
     options: dict[str, Any] = {
         "enable_chunked_prefill": resolved.enable_chunked_prefill,
         "kv_cache_config": cache,
@@ -61,6 +65,8 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
         "return_perf_metrics": True,
         "enable_iter_perf_stats": True,
     }
+    if resolved.moe_backend:
+        options["moe_config"] = {"backend": resolved.moe_backend}
     if resolved.dp > 1:
         options["enable_attention_dp"] = True
     if resolved.max_loras:

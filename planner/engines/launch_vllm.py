@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from planner.engines.types import ResolvedSettings
+from planner.engines.versions import at_least
 
 DEFAULT_MAX_LOGPROBS = 20
 _DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -33,6 +34,11 @@ def command_line(resolved: ResolvedSettings, model_path: str, served_name: str, 
         arguments.append(_switch("enable-chunked-prefill", resolved.enable_chunked_prefill))
     if resolved.enforce_eager:
         arguments.append("--enforce-eager")
+    if "cuda_graph_sizes" in user:
+        capture = "--max-cudagraph-capture-size" if at_least(resolved.version, "0.13.0") else "--cuda-graph-sizes"
+        arguments += [capture, str(resolved.cuda_graph_sizes[-1])]
+    if resolved.moe_backend and at_least(resolved.version, "0.17.1"):
+        arguments += ["--moe-backend", resolved.moe_backend]
     arguments += _features(resolved)
     return arguments
 

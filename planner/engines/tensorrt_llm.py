@@ -20,8 +20,15 @@ DEFAULT_FREE_FRACTION = 0.9
 DEFAULT_GRAPH_MAX_BATCH = 128
 
 
-def graph_sizes(max_batch: int) -> tuple[int, ...]:
-    """Decode batch sizes captured when ``cuda_graph_config`` is left alone: no padding, up to 128."""
+def graph_sizes(max_batch: int, padded_to: int | None = None) -> tuple[int, ...]:
+    """Decode batch sizes captured when ``cuda_graph_config`` is left alone: no padding, up to 128. With a stated
+    largest size (``max_batch_size``, ``enable_padding``): multiples of 8 up to 128, then powers of two.
+    """
+    if padded_to is not None:
+        ceiling = min(padded_to, max_batch)
+        sizes = [*range(8, 129, 8), *(2**power for power in range(8, 16))]
+        small = {1, 2, 4, ceiling, *sizes}
+        return tuple(sorted(size for size in small if size <= ceiling))
     ceiling = min(DEFAULT_GRAPH_MAX_BATCH, max_batch)
     return tuple(size for size in (*range(1, 33), 64, 128) if size <= ceiling)
 
@@ -56,8 +63,9 @@ def resolve(
     origin["precision"] = USER if changes_precision(settings, model) else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
     origin["async_scheduling"] = f"{default}: overlap scheduler on"
-    sizes = () if settings.enforce_eager else graph_sizes(max_batch)
-    origin["cuda_graph_sizes"] = default if sizes else "no CUDA graphs"
+    asked = settings.max_cudagraph_capture_size
+    sizes = () if settings.enforce_eager else graph_sizes(max_batch, asked)
+    origin["cuda_graph_sizes"] = (default if asked is None else USER) if sizes else "no CUDA graphs"
     return ResolvedSettings(
         version=version,
         precision=precision,

@@ -57,6 +57,8 @@ class EngineSettings:
     kv_cache_host_gib: float | None = None  # TensorRT-LLM: host_cache_size, blocks kept for reuse in host memory
     logprobs: int = 0  # log-probabilities that clients may ask for with each output token
     prompt_logprobs: bool = False  # ... and for the prompt's tokens
+    max_cudagraph_capture_size: int | None = None  # largest batch captured as a graph, sizes between are padded up to
+    moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
 
     @property
     def gpus(self) -> int:
@@ -106,6 +108,7 @@ class ResolvedSettings:
     kv_cache_host_gib: float | None = None
     logprobs: int = 0
     prompt_logprobs: bool = False
+    moe_backend: str | None = None
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

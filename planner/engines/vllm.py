@@ -93,13 +93,18 @@ def block_tokens(version: str, model: ModelSpec, gpu: GpuSpec) -> tuple[int, str
 
 
 def graph_sizes(
-    version: str, gpu: GpuSpec, max_num_batched_tokens: int, max_num_seqs: int, speculative_tokens: int
+    version: str,
+    gpu: GpuSpec,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    speculative_tokens: int,
+    asked: int | None = None,
 ) -> tuple[int, ...]:
-    """Batch sizes that vLLM captures as CUDA graphs by default (``_set_cudagraph_sizes``)."""
+    """Batch sizes that vLLM captures as CUDA graphs (``_set_cudagraph_sizes``); ``asked`` is the largest wanted."""
     query_len = 1 + speculative_tokens if at_least(version, "0.13.0") else 1
     ceiling = 1024 if at_least(version, "0.28.0") and gt.is_sm100_family(gpu) else 512
     largest = min(2 * max_num_seqs * query_len, ceiling)
-    largest = min(largest, max_num_batched_tokens)
+    largest = min(asked or largest, max_num_batched_tokens)
     if at_least(version, "0.12.0"):
         candidates = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
     else:
@@ -154,8 +159,9 @@ def resolve(
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
 
     captures = generate and not settings.enforce_eager and gpu.vendor in ("nvidia", "amd")
-    sizes = graph_sizes(version, gpu, mbt, mns, settings.speculative_tokens) if captures else ()
-    origin["cuda_graph_sizes"] = default if captures else "no CUDA graphs"
+    asked = settings.max_cudagraph_capture_size
+    sizes = graph_sizes(version, gpu, mbt, mns, settings.speculative_tokens, asked) if captures else ()
+    origin["cuda_graph_sizes"] = (default if asked is None else USER) if captures else "no CUDA graphs"
     return ResolvedSettings(
         version=version,
         precision=precision,
@@ -198,6 +204,7 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "kv_cache_host_gib",
         "logprobs",
         "prompt_logprobs",
+        "moe_backend",
     )
     return {name: getattr(settings, name) for name in names}
 

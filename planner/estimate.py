@@ -22,7 +22,7 @@ from planner.estimate_request import Query, parse_request
 from planner.evidence import Interval
 from planner.memory import MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
-from planner.serving import Lengths, Percentiles, Performance, predict
+from planner.serving import Instance, Lengths, Percentiles, Performance, predict
 from planner.steptime import build
 
 
@@ -116,11 +116,11 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         return
     if query.load is None or query.inputs is None or query.outputs is None:
         return
-    step = build(query.model, query.gpu, resolved)
-    performance = predict(step, query.model, resolved, memory, query.load, query.inputs, query.outputs, seed=query.seed)
+    instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved))
+    performance = predict(instance, query.load, query.inputs, query.outputs, seed=query.seed)
     answer["perf"] = _perf(performance)
     answer["evidence"] = performance.evidence.value
-    answer["reasons"].extend(note for note in step.notes if note not in answer["reasons"])
+    answer["reasons"].extend(note for note in instance.step.notes if note not in answer["reasons"])
     if performance.saturated:
         answer["reasons"].append("The rate is above what the deployment carries: the queue grows without bound.")
     if query.usd_per_gpu_hour is not None:

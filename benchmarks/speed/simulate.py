@@ -15,7 +15,7 @@ import numpy as np
 from planner.catalog import get_gpu, get_model, get_trace
 from planner.engines import EngineName, EngineSettings, resolve
 from planner.memory import ledger
-from planner.serving import Lengths, Load, simulate
+from planner.serving import Instance, Lengths, Load, simulate
 from planner.steptime import build
 
 
@@ -35,9 +35,10 @@ def run(argv: list[str]) -> dict[str, Any]:
         started = time.perf_counter()
         step = build(model, gpu, resolved)
         built = time.perf_counter() - started
-        first = _timed(step, model, resolved, memory, Load("open", rate_per_s=12, requests=100), inputs, outputs)
+        instance = Instance(model, resolved, memory, step)
+        first = _timed(instance, Load("open", rate_per_s=12, requests=100), inputs, outputs)
         load = Load("open", rate_per_s=12, requests=count)
-        best, wall = min(_timed(step, model, resolved, memory, load, inputs, outputs) for _ in range(3))
+        best, wall = min(_timed(instance, load, inputs, outputs) for _ in range(3))
         result[engine.value] = {
             "requests_per_s": count / best,
             "requests_per_wall_s": count / wall,
@@ -53,12 +54,10 @@ def run(argv: list[str]) -> dict[str, Any]:
     return result
 
 
-def _timed(
-    step: Any, model: Any, resolved: Any, memory: Any, load: Load, inputs: Lengths, outputs: Lengths
-) -> tuple[float, float]:
+def _timed(instance: Instance, load: Load, inputs: Lengths, outputs: Lengths) -> tuple[float, float]:
     """Processor and wall seconds of one simulation."""
     cpu, wall = time.process_time(), time.perf_counter()
-    simulate(step, model, resolved, memory, load, inputs, outputs)
+    simulate(instance, load, inputs, outputs)
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -77,7 +76,7 @@ def _day(count: int) -> dict[str, float]:
     inputs = Lengths("samples", samples=tuple(np.tile(trace.input_tokens, rounds).tolist()))
     outputs = Lengths("samples", samples=tuple(np.tile(trace.output_tokens, rounds).tolist()))
     started = time.process_time()
-    simulated = simulate(step, model, resolved, memory, load, inputs, outputs)
+    simulated = simulate(Instance(model, resolved, memory, step), load, inputs, outputs)
     took = time.process_time() - started
     hours = rounds * span / 3600.0
     print(f"{hours:.1f} h of a real trace ({simulated.requests:,} requests): {took:.2f} s")

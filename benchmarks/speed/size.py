@@ -14,7 +14,7 @@ from planner.catalog import get_gpu, get_model
 from planner.engines import EngineName, EngineSettings, resolve, support
 from planner.errors import PlannerError
 from planner.memory import ledger
-from planner.serving import Lengths, Load, SloTarget, largest_load
+from planner.serving import Instance, Lengths, Load, SloTarget, largest_load
 from planner.steptime import build
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (4, 2))
@@ -60,8 +60,8 @@ def _size_all(model_name: str, gpu_name: str, limit: int) -> tuple[float, list[d
                 try:
                     resolved = resolve(settings, model, gpu, expected_len=4096)
                     memory = ledger(model, gpu, resolved)
-                    step = build(model, gpu, resolved)
-                    found = largest_load(step, model, resolved, memory, load, inputs, outputs, slo=slo)
+                    instance = Instance(model, resolved, memory, build(model, gpu, resolved))
+                    found = largest_load(instance, load, inputs, outputs, slo=slo)
                 except PlannerError as error:
                     print(f"{engine.value} tp{tp} pp{pp} {precision}: {error}")
                     continue

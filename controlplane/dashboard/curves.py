@@ -14,7 +14,7 @@ from planner.engines.types import ResolvedSettings
 from planner.jsonio import from_json, to_json
 from planner.memory.types import MemoryLedger
 from planner.plan_types import CalibrationFactor
-from planner.serving import predict, simulate
+from planner.serving import Instance, predict, simulate
 from planner.serving.types import Lengths, Load
 from planner.steptime import build
 
@@ -46,7 +46,7 @@ def _simulate(request: planrow.Json, row: planrow.WorkloadRow, candidate: planro
     resolved = from_json(ResolvedSettings, candidate["settings"], "settings")
     ledger = from_json(MemoryLedger, candidate["memory"], "memory")
     factors = [from_json(CalibrationFactor, item, "calibrations") for item in request.get("calibrations", ())]
-    step = build(model, gpu, resolved, calibrations=factors)
+    instance = Instance(model, resolved, ledger, build(model, gpu, resolved, calibrations=factors))
     demand = from_json(Load, row.workload["load"], "load")
     sides = [from_json(Lengths, row.workload[f"{side}_tokens"], f"{side}_tokens") for side in ("input", "output")]
     full = float(candidate["replica_rate_per_s"])
@@ -59,7 +59,7 @@ def _simulate(request: planrow.Json, row: planrow.WorkloadRow, candidate: planro
 
     series: dict[str, list[dict[str, float]]] = {"ttft": [], "tpot": []}
     for share in SHARES:
-        reached = predict(step, model, resolved, ledger, at(full * share), *sides)
+        reached = predict(instance, at(full * share), *sides)
         for name, spread, band in (
             ("ttft", reached.ttft_ms, reached.ttft_ms_80), ("tpot", reached.tpot_ms, reached.tpot_ms_80),
         ):  # fmt: skip
@@ -68,7 +68,7 @@ def _simulate(request: planrow.Json, row: planrow.WorkloadRow, candidate: planro
             value = getattr(spread, _objective(row, name)[0])
             low, high = value * band.low / band.value, value * band.high / band.value
             series[name].append({"rate_per_s": full * share, "value": value, "low": low, "high": high})
-    run = simulate(step, model, resolved, ledger, at(full), *sides, timeline=True)
+    run = simulate(instance, at(full), *sides, timeline=True)
     timeline = to_json(run.timeline) if run.timeline is not None else None
     return {**series, "timeline": timeline, "full": full}
 

@@ -79,20 +79,12 @@ def predict_probe(
     deployment: Deployment, load: ProbeLoad, calibrations: tuple[CalibrationFactor, ...] | None = None
 ) -> Performance:
     """What a probe of ``load`` should measure; raises PlannerError where there is no prediction."""
-    from planner.serving import predict
+    from planner.serving import Instance, predict
 
     what = subject(deployment)
     demand, tokens_in, tokens_out = probe_load(load)
-    return predict(
-        step_model(what, calibrations),
-        what.model,
-        what.resolved,
-        what.ledger,
-        demand,
-        tokens_in,
-        tokens_out,
-        seed=load.seed,
-    )
+    instance = Instance(what.model, what.resolved, what.ledger, step_model(what, calibrations))
+    return predict(instance, demand, tokens_in, tokens_out, seed=load.seed)
 
 
 def probe_load(load: ProbeLoad) -> tuple[Load, Lengths, Lengths]:

@@ -34,8 +34,9 @@ from planner.placement.sharing import (
     widened,
     widened_rate,
 )
-from planner.placement.sizing import Instance, Size, at_planned_load, carries, demand_per_s, instance, lightest, size
+from planner.placement.sizing import Size, at_planned_load, carries, demand_per_s, instance, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
+from planner.serving.instance import Instance
 from planner.serving.types import Lengths, Performance, SloTarget
 from planner.units import HOURS_PER_MONTH
 

@@ -8,31 +8,20 @@ from planner.catalog.types import GpuSpec
 from planner.engines.types import ResolvedSettings
 from planner.evidence import Interval
 from planner.memory import ledger
-from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.placement.encoder import largest_encoder_load, simulate_encoder
 from planner.plan_types import PlanRequest, PlanWorkload
 from planner.serving.arrivals import mean_rate, trace_at_rate
+from planner.serving.instance import Instance
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
 from planner.serving.sizing import largest_load
 from planner.serving.types import LargestLoad, Lengths, Load, Performance
 from planner.steptime import build
-from planner.steptime.types import StepModel
 
 CLIFF_MARGIN = 0.9  # near saturation a small error is a long queue: plan on this share of the largest load
 SIMULATED_REQUESTS = 1200
-
-
-@dataclass(frozen=True)
-class Instance:
-    """One deployed instance: everything that a simulation needs."""
-
-    model: ModelSpec
-    resolved: ResolvedSettings
-    memory: MemoryLedger
-    step: StepModel
 
 
 def instance(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, request: PlanRequest) -> Instance:
@@ -79,10 +68,7 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
         )
         return _planned(found, workload)
     largest = largest_load(
-        instance.step,
-        instance.model,
-        instance.resolved,
-        instance.memory,
+        instance,
         load,
         workload.input_tokens,
         outputs,
@@ -100,10 +86,7 @@ def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: 
     else:
         load = replace(load, rate_per_s=rate_per_s, requests=load.requests or SIMULATED_REQUESTS)
     found = simulate(
-        instance.step,
-        instance.model,
-        instance.resolved,
-        instance.memory,
+        instance,
         load,
         workload.input_tokens,
         outputs,
@@ -172,10 +155,7 @@ def _predicted(instance: Instance, workload: PlanWorkload, outputs: Lengths, loa
         )
         return performance(found, instance.step)
     return predict(
-        instance.step,
-        instance.model,
-        instance.resolved,
-        instance.memory,
+        instance,
         load,
         workload.input_tokens,
         outputs,

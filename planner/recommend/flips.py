@@ -14,10 +14,11 @@ from functools import partial
 from planner.catalog import get_model
 from planner.errors import PlannerError
 from planner.placement.candidates import gpu_of_nodes
-from planner.placement.sizing import Instance, demand_per_s, instance, size
+from planner.placement.sizing import demand_per_s, instance, size
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.verdict import engine_of
+from planner.serving.instance import Instance
 from planner.serving.types import Lengths
 from planner.words import ENGINE_LABEL, article, figure
 

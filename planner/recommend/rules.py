@@ -117,10 +117,7 @@ def _closed_rate(workload: PlanWorkload, candidate: Candidate, request: PlanRequ
     load = Load("closed", concurrency=streams, requests=3 * streams, prefix_hit=workload.load.prefix_hit)
     try:
         found = predict(
-            made.step,
-            model,
-            resolved,
-            made.memory,
+            made,
             load,
             workload.input_tokens,
             workload.output_tokens,

@@ -1,5 +1,6 @@
 """Arrivals, the continuous-batching simulator, percentile metrics and the largest load within the SLO."""
 
+from planner.serving.instance import Instance
 from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
 from planner.serving.sizing import largest_load, load_curve, load_sensitivity, replicas_for
@@ -17,6 +18,7 @@ from planner.serving.types import (
 
 __all__ = [
     "CurvePoint",
+    "Instance",
     "LargestLoad",
     "Lengths",
     "Load",

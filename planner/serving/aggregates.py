@@ -1,14 +1,14 @@
-"""Parts of the kernel: the heap of finishing steps, block growth, and how a sequence enters and leaves the decode set.
+"""Decoding sequences as aggregates, and how a sequence enters and leaves them.
 
-Decoding sequences are held as aggregates: their number, the sum of their KV lengths, how many cross a block boundary at
-each residue of the step counter, and a heap of the counters at which they end.
+Held are their number, the sum of their KV lengths, how many cross a block boundary at each residue of the step counter,
+and a heap of the counters at which they end.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from planner.compiling import part
 from planner.serving.state import (
     DECODE,
     F_CUR_MS,
@@ -16,14 +16,16 @@ from planner.serving.state import (
     F_KV_SUM,
     F_NOW,
     FINISHING,
+    H_COUNT,
+    H_KEY,
+    H_SEQ,
+    H_SLOT,
     I_COUNTER,
     I_DECODING,
     I_FIN0,
     I_FIRST0,
     I_FREE,
     I_HEAP,
-    I_ISSUED,
-    I_NEXT,
     I_NOW_VALID,
     I_PARTIAL,
     I_PREEMPTED,
@@ -32,9 +34,14 @@ from planner.serving.state import (
     ITL_BINS,
     ITL_LOG_STEP,
     ITL_LOW_MS,
+    M_FINISHING,
+    M_FIRSTS,
+    M_PREEMPTED,
+    P_BLOCK,
+    P_PERIOD,
+    P_RESERVE,
     PREEMPTED,
-    Q_REQUEST,
-    Q_REQUEST_PER_1K,
+    Q_TOKENS_PER_STEP,
     S_BLOCKS,
     S_COMPUTED,
     S_GENERATED,
@@ -46,212 +53,179 @@ from planner.serving.state import (
     S_STATE,
     T_HELD,
     T_LAST,
+    KernelState,
 )
 
 
-@numba.njit(cache=True)
+@part
 def add_itl(hist: np.ndarray, gap_ms: float, weight: int) -> None:
+    """Count ``weight`` token gaps of ``gap_ms``."""
     index = 0
     if gap_ms > ITL_LOW_MS:
         index = min(ITL_BINS - 1, int(np.log(gap_ms / ITL_LOW_MS) / ITL_LOG_STEP) + 1)
     hist[index] += weight
 
 
-@numba.njit(cache=True)
-def heap_push(keys: np.ndarray, slots: np.ndarray, seqs: np.ndarray, size: int, key: int, slot: int, seq: int) -> int:
+@part
+def heap_push(heap: np.ndarray, size: int, key: int, slot: int, seq: int) -> int:
+    """Add a row to the binary heap; returns the new size."""
     i = size
     while i > 0:
         parent = (i - 1) >> 1
-        if keys[parent] <= key:
+        if heap[parent, H_KEY] <= key:
             break
-        keys[i] = keys[parent]
-        slots[i] = slots[parent]
-        seqs[i] = seqs[parent]
+        _move(heap, parent, i)
         i = parent
-    keys[i] = key
-    slots[i] = slot
-    seqs[i] = seq
+    heap[i, H_KEY] = key
+    heap[i, H_SLOT] = slot
+    heap[i, H_SEQ] = seq
     return size + 1
 
 
-@numba.njit(cache=True)
-def heap_pop(keys: np.ndarray, slots: np.ndarray, seqs: np.ndarray, size: int) -> int:
+@part
+def heap_pop(heap: np.ndarray, size: int) -> int:
+    """Drop the row of the smallest key; returns the new size."""
     size -= 1
-    key = keys[size]
-    slot = slots[size]
-    seq = seqs[size]
+    key = heap[size, H_KEY]
+    last = size
     i = 0
     while True:
         child = 2 * i + 1
         if child >= size:
             break
-        if child + 1 < size and keys[child + 1] < keys[child]:
+        if child + 1 < size and heap[child + 1, H_KEY] < heap[child, H_KEY]:
             child += 1
-        if keys[child] >= key:
+        if heap[child, H_KEY] >= key:
             break
-        keys[i] = keys[child]
-        slots[i] = slots[child]
-        seqs[i] = seqs[child]
+        _move(heap, child, i)
         i = child
-    keys[i] = key
-    slots[i] = slot
-    seqs[i] = seq
+    _move(heap, last, i)
     return size
 
 
-@numba.njit(cache=True)
-def heap_compact(keys: np.ndarray, entries: np.ndarray, seqs: np.ndarray, slots: np.ndarray, ints: np.ndarray) -> None:
-    """Drop the entries of sequences that were preempted since."""
-    size = ints[I_HEAP]
+@part
+def _move(heap: np.ndarray, source: int, target: int) -> None:
+    for column in range(H_COUNT):
+        heap[target, column] = heap[source, column]
+
+
+@part
+def heap_compact(s: KernelState) -> None:
+    """Drop the rows of sequences that were preempted since."""
     kept = 0
-    for i in range(size):
-        key, slot, seq = keys[i], entries[i], seqs[i]
-        if slots[slot, S_SEQ] == seq and slots[slot, S_STATE] == DECODE:
-            kept = heap_push(keys, entries, seqs, kept, key, slot, seq)
-    ints[I_HEAP] = kept
+    for i in range(s.ints[I_HEAP]):
+        key, slot, seq = s.heap[i, H_KEY], s.heap[i, H_SLOT], s.heap[i, H_SEQ]
+        if s.slots[slot, S_SEQ] == seq and s.slots[slot, S_STATE] == DECODE:
+            kept = heap_push(s.heap, kept, key, slot, seq)
+    s.ints[I_HEAP] = kept
 
 
-@numba.njit(cache=True)
-def growth(residues: np.ndarray, period: int, decoding: int, counter: int, steps: int) -> int:
+@part
+def first_is_stale(s: KernelState) -> bool:
+    """Whether the head of the heap is of a sequence that was preempted since."""
+    slot = s.heap[0, H_SLOT]
+    return not (s.slots[slot, S_SEQ] == s.heap[0, H_SEQ] and s.slots[slot, S_STATE] == DECODE)
+
+
+@part
+def collect_finishing(s: KernelState, side: int, counter: int) -> None:
+    """Put the decoding sequences whose last token comes from the step ``counter`` into the list of ``side``."""
+    while s.ints[I_HEAP] > 0 and s.heap[0, H_KEY] <= counter:
+        slot = s.heap[0, H_SLOT]
+        stale = first_is_stale(s)
+        s.ints[I_HEAP] = heap_pop(s.heap, s.ints[I_HEAP])
+        if not stale:
+            s.times[slot, T_HELD] = leave_decode(s, slot)
+            s.floats[F_HELD] += s.times[slot, T_HELD]
+            s.slots[slot, S_STATE] = FINISHING
+            s.lists[M_FINISHING + side, s.ints[I_FIN0 + side]] = slot
+            s.ints[I_FIN0 + side] += 1
+
+
+@part
+def growth(s: KernelState, decoding: int, counter: int, steps: int) -> int:
     """Blocks that ``decoding`` sequences take over the ``steps`` steps after ``counter``."""
+    period = s.policy[P_PERIOD]
     total = (steps // period) * decoding
     for i in range(1, steps % period + 1):
-        total += residues[(counter + i) % period]
+        total += s.residues[(counter + i) % period]
     return total
 
 
-@numba.njit(cache=True)
-def preempt(
-    slot: int,
-    slots: np.ndarray,
-    times: np.ndarray,
-    ints: np.ndarray,
-    floats: np.ndarray,
-    residues: np.ndarray,
-    preempted: np.ndarray,
-    period: int,
-    gain: float,
-) -> int:
+@part
+def preempt(s: KernelState, slot: int) -> None:
     """Free everything ``slot`` holds and put it in front of the waiting queue; its tokens so far become prompt."""
-    if slots[slot, S_STATE] == DECODE:
-        steps = ints[I_COUNTER] - slots[slot, S_START]
-        leave_decode(slot, slots, ints, floats, residues, period, gain)
-        slots[slot, S_GENERATED] = min(
-            slots[slot, S_OUTPUT] - 1, slots[slot, S_GENERATED] + 1 + int(np.floor(gain * steps + 1e-9))
+    ints = s.ints
+    if s.slots[slot, S_STATE] == DECODE:
+        gain = s.delays[Q_TOKENS_PER_STEP]
+        steps = ints[I_COUNTER] - s.slots[slot, S_START]
+        leave_decode(s, slot)
+        s.slots[slot, S_GENERATED] = min(
+            s.slots[slot, S_OUTPUT] - 1, s.slots[slot, S_GENERATED] + 1 + int(np.floor(gain * steps + 1e-9))
         )
     else:
         ints[I_PARTIAL] = -1
-        floats[F_HELD] -= slots[slot, S_COMPUTED]
-    times[slot, T_LAST] = floats[F_NOW] + (floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
-    ints[I_FREE] += slots[slot, S_BLOCKS]
+        s.floats[F_HELD] -= s.slots[slot, S_COMPUTED]
+    s.times[slot, T_LAST] = s.floats[F_NOW] + (s.floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
+    ints[I_FREE] += s.slots[slot, S_BLOCKS]
     ints[I_RUNNING] -= 1
     ints[I_PREEMPTIONS] += 1
-    slots[slot, S_BLOCKS] = 0
-    slots[slot, S_COMPUTED] = 0
-    slots[slot, S_STATE] = PREEMPTED
-    preempted[ints[I_PREEMPTED]] = slot
+    s.slots[slot, S_BLOCKS] = 0
+    s.slots[slot, S_COMPUTED] = 0
+    s.slots[slot, S_STATE] = PREEMPTED
+    s.lists[M_PREEMPTED, ints[I_PREEMPTED]] = slot
     ints[I_PREEMPTED] += 1
-    return 1
 
 
-@numba.njit(cache=True)
-def leave_decode(
-    slot: int, slots: np.ndarray, ints: np.ndarray, floats: np.ndarray, residues: np.ndarray, period: int, gain: float
-) -> float:
+@part
+def leave_decode(s: KernelState, slot: int) -> float:
     """Take ``slot`` out of the decode aggregates, after the step ``ints[I_COUNTER]``, and set the blocks it owns.
 
     Returns the KV tokens that it holds.
     """
-    steps = ints[I_COUNTER] - slots[slot, S_START]
-    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
-    floats[F_KV_SUM] -= length + gain * steps
-    if ints[I_DECODING] == 1:
-        floats[F_KV_SUM] = 0.0
-    ints[I_DECODING] -= 1
-    if slots[slot, S_PHASE] >= 0:
-        residues[(slots[slot, S_START] - slots[slot, S_PHASE]) % period] -= 1
-        slots[slot, S_BLOCKS] += (slots[slot, S_PHASE] + steps) // period
+    gain = s.delays[Q_TOKENS_PER_STEP]
+    period = s.policy[P_PERIOD]
+    steps = s.ints[I_COUNTER] - s.slots[slot, S_START]
+    length = s.slots[slot, S_INPUT] + s.slots[slot, S_GENERATED]
+    s.floats[F_KV_SUM] -= length + gain * steps
+    if s.ints[I_DECODING] == 1:
+        s.floats[F_KV_SUM] = 0.0
+    s.ints[I_DECODING] -= 1
+    if s.slots[slot, S_PHASE] >= 0:
+        s.residues[(s.slots[slot, S_START] - s.slots[slot, S_PHASE]) % period] -= 1
+        s.slots[slot, S_BLOCKS] += (s.slots[slot, S_PHASE] + steps) // period
     return length + gain * steps
 
 
-@numba.njit(cache=True)
-def start_decode(
-    slot: int,
-    side: int,
-    slots: np.ndarray,
-    times: np.ndarray,
-    ints: np.ndarray,
-    floats: np.ndarray,
-    residues: np.ndarray,
-    finishing: np.ndarray,
-    firsts: np.ndarray,
-    heap_key: np.ndarray,
-    heap_slot: np.ndarray,
-    heap_seq: np.ndarray,
-    counter: int,
-    period: int,
-    block: int,
-    gain: float,
-    reserve: bool,
-) -> None:
+@part
+def start_decode(s: KernelState, slot: int, side: int) -> None:
     """The step just planned computes the last prompt token of ``slot``: it decodes from the next step on."""
-    firsts[side, ints[I_FIRST0 + side]] = slot
+    ints = s.ints
+    gain = s.delays[Q_TOKENS_PER_STEP]
+    counter = ints[I_COUNTER]
+    period = s.policy[P_PERIOD]
+    s.lists[M_FIRSTS + side, ints[I_FIRST0 + side]] = slot
     ints[I_FIRST0 + side] += 1
-    left = slots[slot, S_OUTPUT] - slots[slot, S_GENERATED] - 1
-    length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
+    left = s.slots[slot, S_OUTPUT] - s.slots[slot, S_GENERATED] - 1
+    length = s.slots[slot, S_INPUT] + s.slots[slot, S_GENERATED]
     if left <= 0:
-        slots[slot, S_STATE] = FINISHING
-        finishing[side, ints[I_FIN0 + side]] = slot
+        s.slots[slot, S_STATE] = FINISHING
+        s.lists[M_FINISHING + side, ints[I_FIN0 + side]] = slot
         ints[I_FIN0 + side] += 1
-        times[slot, T_HELD] = length
-        floats[F_HELD] += length
+        s.times[slot, T_HELD] = length
+        s.floats[F_HELD] += length
         return
-    slots[slot, S_STATE] = DECODE
-    slots[slot, S_START] = counter
-    if reserve:
-        slots[slot, S_PHASE] = -1
+    s.slots[slot, S_STATE] = DECODE
+    s.slots[slot, S_START] = counter
+    if s.policy[P_RESERVE] != 0:
+        s.slots[slot, S_PHASE] = -1
     else:
-        phase = min(period - 1, int(((length - 1) % block) / gain))
-        slots[slot, S_PHASE] = phase
-        residues[(counter - phase) % period] += 1
+        phase = min(period - 1, int(((length - 1) % s.policy[P_BLOCK]) / gain))
+        s.slots[slot, S_PHASE] = phase
+        s.residues[(counter - phase) % period] += 1
     ints[I_DECODING] += 1
-    floats[F_KV_SUM] += length
+    s.floats[F_KV_SUM] += length
     key = counter + int(np.ceil(left / gain - 1e-9))
-    if ints[I_HEAP] == heap_key.size:
-        heap_compact(heap_key, heap_slot, heap_seq, slots, ints)
-    ints[I_HEAP] = heap_push(heap_key, heap_slot, heap_seq, ints[I_HEAP], key, slot, slots[slot, S_SEQ])
-
-
-@numba.njit(cache=True)
-def issue(
-    send_ms: float,
-    received_ms: float,
-    delays: np.ndarray,
-    visible: np.ndarray,
-    sent: np.ndarray,
-    inputs: np.ndarray,
-    outputs: np.ndarray,
-    hits: np.ndarray,
-    think: np.ndarray,
-    ints: np.ndarray,
-) -> None:
-    """A client of a closed loop sends the next request; the queue stays sorted by the time the scheduler sees it."""
-    i = ints[I_ISSUED]
-    send_ms += think[i]
-    new_input = inputs[i]
-    new_output = outputs[i]
-    new_hit = hits[i]
-    seen = received_ms + think[i] + delays[Q_REQUEST] + delays[Q_REQUEST_PER_1K] * new_input / 1000.0
-    while i > ints[I_NEXT] and visible[i - 1] > seen:
-        visible[i] = visible[i - 1]
-        sent[i] = sent[i - 1]
-        inputs[i] = inputs[i - 1]
-        outputs[i] = outputs[i - 1]
-        hits[i] = hits[i - 1]
-        i -= 1
-    visible[i] = seen
-    sent[i] = send_ms
-    inputs[i] = new_input
-    outputs[i] = new_output
-    hits[i] = new_hit
-    ints[I_ISSUED] += 1
+    if ints[I_HEAP] == s.heap.shape[0]:
+        heap_compact(s)
+    ints[I_HEAP] = heap_push(s.heap, ints[I_HEAP], key, slot, s.slots[slot, S_SEQ])

@@ -32,7 +32,7 @@ class InstanceRules:
     draft_tokens: int = 0
 
 
-class Instance:
+class InstanceRun:
     """State of one instance. ``run`` goes on where the last call stopped."""
 
     def __init__(self, step: StepModel, rules: InstanceRules, *, record_rows: int, timeline_rows: int = 0) -> None:
@@ -78,14 +78,11 @@ class Instance:
         self.slots = np.full((seats, k.S_COUNT), -1, dtype=np.int64)
         self.slots[:, k.S_STATE] = k.FREE
         self.times = np.zeros((seats, k.T_COUNT))
-        self.free_slots = np.arange(seats - 1, -1, -1, dtype=np.int64)
-        heap = 4 * seats + 256
-        self.heap = (np.zeros(heap, np.int64), np.zeros(heap, np.int64), np.zeros(heap, np.int64))
+        self.lists = np.zeros((k.M_COUNT, seats), dtype=np.int64)
+        self.lists[k.M_FREE] = np.arange(seats - 1, -1, -1)
+        self.heap = np.zeros((4 * seats + 256, k.H_COUNT), dtype=np.int64)
         self.order = np.zeros((4 * seats + 64, 2), dtype=np.int64)
-        self.preempted = np.zeros(seats, dtype=np.int64)
         self.residues = np.zeros(int(ints[k.P_PERIOD]), dtype=np.int64)
-        self.finishing = np.zeros((2, seats), dtype=np.int64)
-        self.firsts = np.zeros((2, seats), dtype=np.int64)
         self.records = np.zeros((record_rows + seats + 16, k.R_COUNT))
         self.itl_hist = np.zeros(k.ITL_BINS, dtype=np.int64)
         self.timeline = np.zeros((timeline_rows, k.L_COUNT))
@@ -143,10 +140,9 @@ class Instance:
         self.ints[k.I_NEXT] = 0
         self.ints[k.I_ISSUED] = self.visible.size
 
-    def run(self, until_ms: float = np.inf) -> int:
-        """Simulate until ``until_ms`` or the end; the kernel's code, RECORDS_FULL when records must be drained."""
-        code = advance(
-            self.tables,
+    def kernel_state(self) -> k.KernelState:
+        """The arrays as the kernel takes them."""
+        return k.KernelState(
             self.policy,
             self.delays,
             self.visible,
@@ -159,18 +155,18 @@ class Instance:
             self.floats,
             self.slots,
             self.times,
-            self.free_slots,
-            *self.heap,
+            self.lists,
+            self.heap,
             self.order,
-            self.preempted,
             self.residues,
-            self.finishing,
-            self.firsts,
             self.records,
             self.itl_hist,
             self.timeline,
-            until_ms,
         )
+
+    def run(self, until_ms: float = np.inf) -> int:
+        """Simulate until ``until_ms`` or the end; the kernel's code, RECORDS_FULL when records must be drained."""
+        code = advance(self.kernel_state(), self.tables, until_ms)
         if code == k.STUCK:
             raise InfeasibleError(
                 "the scheduler cannot admit the next request with nothing else running",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.engines.types import ResolvedSettings
 from planner.evidence import Interval
-from planner.memory.types import MemoryLedger
-from planner.models.spec import ModelSpec
 from planner.serving import bands
+from planner.serving.instance import Instance
 from planner.serving.simulator import simulate
 from planner.serving.types import Lengths, Load, Performance, SimResult, SloTarget
 from planner.steptime.types import StepModel
@@ -35,10 +33,7 @@ def scaled(step: StepModel, factor: float) -> StepModel:
 
 
 def predict(
-    step: StepModel,
-    model: ModelSpec,
-    resolved: ResolvedSettings,
-    ledger: MemoryLedger,
+    instance: Instance,
     load: Load,
     input_tokens: Lengths,
     output_tokens: Lengths,
@@ -54,11 +49,10 @@ def predict(
     """
 
     def run(with_step: StepModel) -> SimResult:
-        return simulate(
-            with_step, model, resolved, ledger, load, input_tokens, output_tokens,
-            slo=slo, seed=seed, replicas=replicas,
-        )  # fmt: skip
+        at = replace(instance, step=with_step)
+        return simulate(at, load, input_tokens, output_tokens, slo=slo, seed=seed, replicas=replicas)
 
+    step = instance.step
     result = run(step)
     others: tuple[SimResult, ...] = ()
     if load.kind == "open":

@@ -6,19 +6,19 @@ import numpy as np
 
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
-from planner.serving.engine import Instance, InstanceRules
+from planner.serving.engine import InstanceRules, InstanceRun
 from planner.steptime.types import StepModel
 
 
 def run_least_loaded(
     step: StepModel, rules: InstanceRules, requests: RequestSet, instances: int, *, timeline_rows: int = 0
-) -> list[Instance]:
+) -> list[InstanceRun]:
     """Simulate open-loop ``requests`` on ``instances`` instances; ties go to the one served longest ago.
 
     All replicas are advanced to each arrival before it is assigned, so the router sees true queue lengths.
     """
     engines = [
-        Instance(step, rules, record_rows=requests.size, timeline_rows=timeline_rows if i == 0 else 0)
+        InstanceRun(step, rules, record_rows=requests.size, timeline_rows=timeline_rows if i == 0 else 0)
         for i in range(instances)
     ]
     visible = engines[0].visible_ms(requests.sent_ms, requests.inputs)

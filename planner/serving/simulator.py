@@ -12,10 +12,10 @@ from planner.engines.scheduler import scheduler_policy
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.errors import InfeasibleError, InputError
 from planner.memory.types import MemoryLedger
-from planner.models.spec import ModelSpec
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, default_requests, mean_rate, request_chunks, request_set
-from planner.serving.engine import Instance, InstanceRules
+from planner.serving.engine import InstanceRules, InstanceRun
+from planner.serving.instance import Instance
 from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms
 from planner.serving.stream import CHUNK, LONG_RUN, run_stream
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
@@ -49,10 +49,7 @@ def instance_rules(resolved: ResolvedSettings, ledger: MemoryLedger) -> Instance
 
 
 def simulate(
-    step: StepModel,
-    model: ModelSpec,
-    resolved: ResolvedSettings,
-    ledger: MemoryLedger,
+    instance: Instance,
     load: Load,
     input_tokens: Lengths,
     output_tokens: Lengths,
@@ -68,9 +65,10 @@ def simulate(
     Data-parallel ranks are instances behind a round-robin router. ``timeline`` samples the first replica. Raises
     InfeasibleError when a request can never be served and InputError for a senseless load.
     """
-    if not ledger.fits:
-        raise InfeasibleError("; ".join(ledger.reasons) or "the model does not fit", field="memory")
-    rules = instance_rules(resolved, ledger)
+    resolved, step = instance.resolved, instance.step
+    if not instance.memory.fits:
+        raise InfeasibleError("; ".join(instance.memory.reasons) or "the model does not fit", field="memory")
+    rules = instance_rules(resolved, instance.memory)
     instances = replicas * resolved.dp
     if load.kind == "open" and default_requests(load) > LONG_RUN and not timeline and router == "round_robin":
         chunks = request_chunks(
@@ -115,7 +113,7 @@ def run_requests(
     else:
         engines = []
         for index, part in enumerate(split_round_robin(requests, instances)):
-            engine = Instance(step, rules, record_rows=part.size, timeline_rows=rows if index == 0 else 0)
+            engine = InstanceRun(step, rules, record_rows=part.size, timeline_rows=rows if index == 0 else 0)
             engine.give(part)
             engine.run()
             engines.append(engine)
@@ -144,7 +142,7 @@ def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
 
 
 def summarise(
-    engines: Sequence[Instance], requests: RequestSet, slo: Sequence[SloTarget], stream_interval: int = 1
+    engines: Sequence[InstanceRun], requests: RequestSet, slo: Sequence[SloTarget], stream_interval: int = 1
 ) -> SimResult:
     """Percentiles over all instances; time-weighted means over the time until the last token."""
     records = as_streamed(np.concatenate([engine.drain() for engine in engines]), stream_interval)
@@ -196,7 +194,7 @@ def _saturated(records: F64, requests: RequestSet) -> bool:
     return late > 2.0 * early and late - early > 0.05 * span_ms
 
 
-def _timeline(engine: Instance) -> Timeline:
+def _timeline(engine: InstanceRun) -> Timeline:
     rows = engine.timeline[: int(engine.ints[k.I_SAMPLES])]
     pool = max(engine.rules.pool_blocks, 1)
     times = rows[:, k.L_TIME]

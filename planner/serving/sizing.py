@@ -6,17 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.engines.types import ResolvedSettings
 from planner.errors import InputError
-from planner.memory.types import MemoryLedger
-from planner.models.spec import ModelSpec
 from planner.serving import bands
 from planner.serving.arrivals import mean_rate, trace_at_rate
+from planner.serving.instance import Instance
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
 from planner.serving.simulator import simulate
 from planner.serving.types import CurvePoint, LargestLoad, Lengths, Load, SimResult, SloTarget
-from planner.steptime.types import StepModel
 
 OPEN_REQUESTS = 1200
 CLOSED_ROUNDS = 6
@@ -29,10 +26,7 @@ STEEP = 1.10
 class _Search:
     """Simulates one instance at a load and remembers how often it did."""
 
-    step: StepModel
-    model: ModelSpec
-    resolved: ResolvedSettings
-    ledger: MemoryLedger
+    instance: Instance
     load: Load
     inputs: Lengths
     outputs: Lengths
@@ -57,10 +51,7 @@ class _Search:
 
     def _run(self, load: Load) -> SimResult:
         self.runs += 1
-        return simulate(
-            self.step, self.model, self.resolved, self.ledger, load, self.inputs, self.outputs,
-            slo=self.slo, seed=self.seed,
-        )  # fmt: skip
+        return simulate(self.instance, load, self.inputs, self.outputs, slo=self.slo, seed=self.seed)
 
     def ratio(self, result: SimResult) -> float:
         """Worst value / limit; above 1 breaks the SLO. A queue that grows without bound always does."""
@@ -69,10 +60,7 @@ class _Search:
 
 
 def largest_load(
-    step: StepModel,
-    model: ModelSpec,
-    resolved: ResolvedSettings,
-    ledger: MemoryLedger,
+    instance: Instance,
     load: Load,
     input_tokens: Lengths,
     output_tokens: Lengths,
@@ -86,7 +74,7 @@ def largest_load(
     Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare). Closed:
     on the number of clients. Offline: the throughput with everything queued. Raises what ``simulate`` raises.
     """
-    search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, slo, seed)
+    search = _Search(instance, load, input_tokens, output_tokens, slo, seed)
     if load.kind == "closed":
         return _largest_concurrency(search, replicas)
     top = search.offline()
@@ -118,7 +106,7 @@ def _largest_rate(search: _Search, ceiling: float, replicas: int) -> LargestLoad
 
 
 def _largest_concurrency(search: _Search, replicas: int) -> LargestLoad:
-    limit = max(1, min(2 * search.resolved.max_num_seqs * search.resolved.dp, 8192))
+    limit = max(1, min(2 * search.instance.resolved.max_num_seqs * search.instance.resolved.dp, 8192))
     low, low_result, high = 0, None, limit + 1
     clients = 1
     while clients <= limit:
@@ -144,8 +132,8 @@ def _largest_concurrency(search: _Search, replicas: int) -> LargestLoad:
 
 def _answer(search: _Search, replicas: int, rate: float, result: SimResult | None, *, steep: bool) -> LargestLoad:
     where = "saturated" if steep else (bands.region(result) if result else "any")
-    sd = bands.calibrated_log_sd(search.step, "output_tok_per_s")
-    by = bands.factors(search.step.evidence, "output_tok_per_s", where, sd, engine=search.step.engine)
+    sd = bands.calibrated_log_sd(search.instance.step, "output_tok_per_s")
+    by = bands.factors(search.instance.step.evidence, "output_tok_per_s", where, sd, engine=search.instance.step.engine)
     total = rate * replicas
     return LargestLoad(
         rate_per_s=total,
@@ -183,10 +171,7 @@ def replicas_for(demand_per_s: float, largest: LargestLoad, *, n_plus_1: bool = 
 
 
 def load_sensitivity(
-    step: StepModel,
-    model: ModelSpec,
-    resolved: ResolvedSettings,
-    ledger: MemoryLedger,
+    instance: Instance,
     load: Load,
     input_tokens: Lengths,
     output_tokens: Lengths,
@@ -194,7 +179,7 @@ def load_sensitivity(
     seed: int = 0,
 ) -> float:
     """Percent by which TTFT p99 grows with one more percent of load (open loop, over a step of 3 %)."""
-    search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, (), seed)
+    search = _Search(instance, load, input_tokens, output_tokens, (), seed)
     rate = mean_rate(load.times_s) if load.arrival == "trace" else load.rate_per_s
     here, beyond = search.at_rate(rate), search.at_rate(rate * PROBE)
     if here.ttft_ms is None or beyond.ttft_ms is None:
@@ -203,10 +188,7 @@ def load_sensitivity(
 
 
 def load_curve(
-    step: StepModel,
-    model: ModelSpec,
-    resolved: ResolvedSettings,
-    ledger: MemoryLedger,
+    instance: Instance,
     load: Load,
     input_tokens: Lengths,
     output_tokens: Lengths,
@@ -216,19 +198,19 @@ def load_curve(
     points: int = 12,
 ) -> tuple[CurvePoint, ...]:
     """Performance of one instance from light load past its knee: rates up to 1.1 x capacity, or doubling clients."""
-    search = _Search(step, model, resolved, ledger, load, input_tokens, output_tokens, slo, seed)
+    search = _Search(instance, load, input_tokens, output_tokens, slo, seed)
     found = []
     if load.kind == "closed":
-        top = max(1, min(search.resolved.max_num_seqs * search.resolved.dp, 2048))
+        top = max(1, min(search.instance.resolved.max_num_seqs * search.instance.resolved.dp, 2048))
         marks = sorted({max(1, round(top ** (i / max(points - 1, 1)))) for i in range(points)})
         for clients in marks:
             result = search.at_concurrency(clients)
             ok = search.ratio(result) <= 1.0
-            found.append(CurvePoint(result.req_per_s, clients, ok, performance(result, step)))
+            found.append(CurvePoint(result.req_per_s, clients, ok, performance(result, instance.step)))
         return tuple(found)
     top_rate = search.offline().req_per_s
     for i in range(points):
         rate = top_rate * 1.1 * (i + 1) / points
         result = search.at_rate(rate)
-        found.append(CurvePoint(rate, 0, search.ratio(result) <= 1.0, performance(result, step)))
+        found.append(CurvePoint(rate, 0, search.ratio(result) <= 1.0, performance(result, instance.step)))
     return tuple(found)

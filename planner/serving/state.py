@@ -1,6 +1,13 @@
-"""Where the kernel keeps what: columns of its flat arrays, policy and delay slots, codes."""
+"""Where the kernel keeps what: its arrays, their columns, policy and delay slots, codes.
+
+What is called ``plan`` is the step just planned, ``cur`` the step that runs while it is planned.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
 
 # integer state
 (
@@ -32,8 +39,13 @@ from __future__ import annotations
     I_SAMPLES,
     I_CUR_PREEMPTED,
     I_CUR_GHOSTS,
+    I_PLAN_SIDE,
+    I_PLAN_PROMPTS,
+    I_PLAN_DECODES,
+    I_PLAN_PREEMPTED,
+    I_PLAN_GHOSTS,
     I_COUNT,
-) = range(29)
+) = range(34)
 
 # float state
 (
@@ -53,8 +65,12 @@ from __future__ import annotations
     F_HELD,
     F_FRONT_DONE,
     F_RECEIVED,
+    F_PLAN_MS,
+    F_PLAN_NEW,
+    F_PLAN_KV,
+    F_PLAN_PAIRS,
     F_COUNT,
-) = range(17)
+) = range(21)
 
 # per-slot integers
 S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
@@ -107,3 +123,36 @@ ITL_LOW_MS = 0.01
 ITL_LOG_STEP = 0.006
 
 OK, STUCK, RECORDS_FULL = range(3)
+
+
+# rows of the lists of slots: free, preempted (last first), and by side those whose last or first token a step computes
+M_FREE, M_PREEMPTED, M_FINISHING, M_FIRSTS, M_COUNT = 0, 1, 2, 4, 6
+# columns of the heap of finishing steps: step counter, slot, its admission
+H_KEY, H_SLOT, H_SEQ, H_COUNT = range(4)
+
+
+class KernelState(NamedTuple):
+    """The arrays of one instance; what numba passes from part to part.
+
+    ``visible`` (sorted), ``sent``, ``inputs``, ``outputs``, ``hits`` and ``think`` hold the requests.
+    """
+
+    policy: np.ndarray
+    delays: np.ndarray
+    visible: np.ndarray
+    sent: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    hits: np.ndarray
+    think: np.ndarray
+    ints: np.ndarray
+    floats: np.ndarray
+    slots: np.ndarray
+    times: np.ndarray
+    lists: np.ndarray
+    heap: np.ndarray
+    order: np.ndarray  # slot and admission of the running sequences, in order of admission
+    residues: np.ndarray  # decoding sequences that take a block, by the step counter modulo the period
+    records: np.ndarray
+    itl_hist: np.ndarray
+    timeline: np.ndarray

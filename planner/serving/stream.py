@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
-from planner.serving.engine import Instance, InstanceRules
+from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, tpot_ms
 from planner.serving.types import F64, Percentiles, SimResult, SloTarget
 from planner.steptime.types import StepModel
@@ -60,13 +60,13 @@ def run_stream(
     stream_interval: int = 1,
 ) -> SimResult:
     """Simulate the requests of ``chunks`` (open loop, ascending) on ``instances`` instances served in turn."""
-    engines = [Instance(step, rules, record_rows=CHUNK) for _ in range(instances)]
+    engines = [InstanceRun(step, rules, record_rows=CHUNK) for _ in range(instances)]
     ttft, tpot, e2e = Folded(), Folded(), Folded()
     medians: list[float] = []
     totals = np.zeros(4)  # completed, good, input tokens, output tokens
     first_ms, last_ms, turn, drawn = np.inf, 0.0, 0, 0
 
-    def fold(engine: Instance) -> None:
+    def fold(engine: InstanceRun) -> None:
         nonlocal first_ms, last_ms
         records = as_streamed(engine.drain(), stream_interval)
         if records.shape[0] == 0:
@@ -80,7 +80,7 @@ def run_stream(
         first_ms = min(first_ms, float(records[:, k.R_SEND].min()))
         last_ms = max(last_ms, float((records[:, k.R_SEND] + records[:, k.R_E2E]).max()))
 
-    def finish(engine: Instance, until_ms: float) -> None:
+    def finish(engine: InstanceRun, until_ms: float) -> None:
         while engine.run(until_ms) == k.RECORDS_FULL:
             fold(engine)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from planner.compiling import compiled, part
 
-@numba.njit(cache=True, inline="always")
+
+@part
 def _bracket(axis: np.ndarray, x: float) -> int:
     """Index i with axis[i] <= x < axis[i + 1], kept inside so that both ends extrapolate from their last segment."""
     low = 0
@@ -20,7 +21,7 @@ def _bracket(axis: np.ndarray, x: float) -> int:
     return low
 
 
-@numba.njit(cache=True)
+@part
 def interp1(axis: np.ndarray, values: np.ndarray, x: float) -> float:
     """Linear interpolation; linear extrapolation above, clamped below the first point."""
     if axis.size == 1:
@@ -32,7 +33,7 @@ def interp1(axis: np.ndarray, values: np.ndarray, x: float) -> float:
     return values[i] + t * (values[i + 1] - values[i])
 
 
-@numba.njit(cache=True)
+@part
 def interp2(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, r: float, c: float) -> float:
     """Bilinear interpolation; linear extrapolation above, clamped below the first row and column."""
     r = max(r, rows[0])
@@ -46,7 +47,7 @@ def interp2(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, r: float, c:
     return low + u * (high - low)
 
 
-@numba.njit(cache=True)
+@compiled
 def step_ms(
     shared_tokens: np.ndarray,
     shared_ms: np.ndarray,

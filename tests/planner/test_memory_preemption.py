@@ -10,7 +10,7 @@ from memory_samples import account, gpu, vllm
 from planner.catalog import get_model
 from planner.engines import resolve
 from planner.memory import preemption_cliff
-from planner.serving import Lengths, Load, simulate
+from planner.serving import Instance, Lengths, Load, simulate
 from planner.steptime import build
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -29,9 +29,8 @@ def test_h19_throughput_does_not_explode_when_the_pool_is_short() -> None:
 
     def run(memory, users: int):
         load = Load("closed", concurrency=users, requests=1024)
-        return simulate(
-            step, model, resolved, memory, load, Lengths("fixed", value=TOKENS_IN), Lengths("fixed", value=TOKENS_OUT)
-        )
+        lengths = Lengths("fixed", value=TOKENS_IN), Lengths("fixed", value=TOKENS_OUT)
+        return simulate(Instance(model, resolved, memory, step), load, *lengths)
 
     crowded, fitting, roomy = run(small, 1024), run(small, 64), run(whole, 1024)
     assert crowded.preemptions > 0

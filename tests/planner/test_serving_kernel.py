@@ -12,7 +12,7 @@ from serving_samples import REAL_FRONT_END, fixed, policy, step_model, trt_rules
 from planner.errors import InfeasibleError
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, request_set
-from planner.serving.engine import Instance, InstanceRules
+from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.types import Lengths, Load
 from planner.steptime.types import FrontEnd
 
@@ -62,9 +62,9 @@ def rule_sets(draw: st.DrawFn) -> InstanceRules:
     return InstanceRules(rules, pool, extra_step=trt and rules.steps_ahead > 0)
 
 
-def run(step, rules: InstanceRules, requests: RequestSet) -> tuple[Instance, np.ndarray]:
+def run(step, rules: InstanceRules, requests: RequestSet) -> tuple[InstanceRun, np.ndarray]:
     """Simulate to the end; the instance and its records."""
-    engine = Instance(step, rules, record_rows=requests.size)
+    engine = InstanceRun(step, rules, record_rows=requests.size)
     engine.give(requests)
     engine.run()
     return engine, engine.drain()
@@ -129,7 +129,7 @@ def test_a_run_that_stops_and_goes_on_gives_the_same_records() -> None:
     load = Load("open", rate_per_s=15, requests=800)
     requests = request_set(load, uniform(100, 1500), uniform(20, 400), seed=3, block_tokens=16)
     _, whole = run(step_model(), vllm_rules(), requests)
-    engine = Instance(step_model(), vllm_rules(), record_rows=requests.size)
+    engine = InstanceRun(step_model(), vllm_rules(), record_rows=requests.size)
     engine.give(requests)
     for until in range(100, 60_000, 170):
         engine.run(float(until))
@@ -241,7 +241,7 @@ def test_the_next_request_of_a_closed_loop_misses_the_step_already_planned() -> 
 @pytest.mark.parametrize(("prompt", "rules"), [(9000, trt_rules()), (700, vllm_rules(pool_blocks=40))])
 def test_a_request_that_can_never_run_is_refused_with_the_remedy(prompt: int, rules: InstanceRules) -> None:
     requests = request_set(Load("offline", requests=3), fixed(prompt), fixed(10), seed=0, block_tokens=16)
-    engine = Instance(step_model(), rules, record_rows=3)
+    engine = InstanceRun(step_model(), rules, record_rows=3)
     with pytest.raises(InfeasibleError, match="tokens"):
         engine.give(requests)
 

@@ -16,6 +16,7 @@ from planner.errors import InputError
 from planner.evidence import Evidence
 from planner.memory import ledger
 from planner.serving import (
+    Instance,
     LargestLoad,
     Lengths,
     Load,
@@ -37,18 +38,19 @@ GPU = get_gpu("H200")
 RESOLVED = resolve(EngineSettings(EngineName.VLLM), MODEL, GPU, expected_len=4096)
 LEDGER = ledger(MODEL, GPU, RESOLVED)
 STEP = StepModel(tables(), REAL_FRONT_END, Evidence.SILICON)
+INSTANCE = Instance(MODEL, RESOLVED, LEDGER, STEP)
 CHAT = (uniform(200, 1800), uniform(50, 350))
 TPOT = (SloTarget("tpot", "p99", 12.0), SloTarget("ttft", "p90", 400.0))
 
 
 def test_largest_load_meets_the_slo_and_a_little_more_does_not() -> None:
-    found = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
+    found = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
     assert found.result is not None
     assert found.result.tpot_ms is not None
     assert found.result.tpot_ms.p99 <= 12.0
     assert found.simulations <= 15
     more = Load("open", rate_per_s=found.rate_per_s * 1.1, requests=1200)
-    beyond = simulate(STEP, MODEL, RESOLVED, LEDGER, more, *CHAT)
+    beyond = simulate(INSTANCE, more, *CHAT)
     assert beyond.tpot_ms is not None
     assert beyond.ttft_ms is not None
     assert beyond.tpot_ms.p99 > 12.0 or beyond.ttft_ms.p90 > 400.0
@@ -57,9 +59,7 @@ def test_largest_load_meets_the_slo_and_a_little_more_does_not() -> None:
 
 def test_a_looser_slo_never_carries_less() -> None:
     loads = [
-        largest_load(
-            STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("tpot", "mean", limit),)
-        ).rate_per_s
+        largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("tpot", "mean", limit),)).rate_per_s
         for limit in (4.0, 8.0, 12.0, 40.0)
     ]
     assert loads == sorted(loads)
@@ -69,21 +69,19 @@ def test_a_looser_slo_never_carries_less() -> None:
 
 def test_near_saturation_is_said_and_widens_the_band() -> None:
     """P11: where capacity and not latency limits, small errors are large ones."""
-    loose = largest_load(
-        STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)
-    )
-    tight = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
+    loose = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),))
+    tight = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
     assert loose.near_saturation
     assert loose.band.low / loose.rate_per_s < tight.band.low / tight.rate_per_s
 
 
 def test_closed_and_offline_loads_are_sized_too() -> None:
-    closed = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=1), *CHAT, slo=TPOT)
+    closed = largest_load(INSTANCE, Load("closed", concurrency=1), *CHAT, slo=TPOT)
     assert closed.concurrency > 8
-    offline = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("offline", requests=400), *CHAT)
+    offline = largest_load(INSTANCE, Load("offline", requests=400), *CHAT)
     assert offline.result is not None
     assert offline.rate_per_s == pytest.approx(400 / offline.result.duration_s)
-    twice = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=1), *CHAT, slo=TPOT, replicas=2)
+    twice = largest_load(INSTANCE, Load("closed", concurrency=1), *CHAT, slo=TPOT, replicas=2)
     assert twice.rate_per_s == pytest.approx(2 * closed.rate_per_s)
     assert twice.concurrency == 2 * closed.concurrency
 
@@ -91,12 +89,12 @@ def test_closed_and_offline_loads_are_sized_too() -> None:
 def test_a_trace_is_scaled_in_time() -> None:
     times = tuple(np.cumsum(np.random.default_rng(1).exponential(0.2, 1500)).tolist())
     load = Load("open", arrival="trace", times_s=times)
-    found = largest_load(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT)
+    found = largest_load(INSTANCE, load, *CHAT, slo=TPOT)
     assert found.rate_per_s > 5.0
 
 
 def test_replicas_for_a_demand() -> None:
-    one = largest_load(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
+    one = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=TPOT)
     assert replicas_for(one.rate_per_s * 2, one) == 2
     assert replicas_for(one.rate_per_s * 2.01, one) == 3
     assert replicas_for(one.rate_per_s * 2, one, n_plus_1=True) == 3
@@ -107,25 +105,23 @@ def test_replicas_for_a_demand() -> None:
 
 
 def test_the_last_percent_of_load_costs_more_near_the_knee() -> None:
-    top = largest_load(
-        STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)
-    ).rate_per_s
+    top = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)).rate_per_s
 
     def slope(share: float) -> float:
         load = Load("open", rate_per_s=share * top, requests=2000)
-        return load_sensitivity(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT)
+        return load_sensitivity(INSTANCE, load, *CHAT)
 
     assert slope(1.0) > 2 * slope(0.5)
 
 
 def test_goodput_falls_past_the_knee() -> None:
-    curve = load_curve(STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=TPOT, points=10)
+    curve = load_curve(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=TPOT, points=10)
     goodput = [point.performance.goodput_per_s or 0.0 for point in curve]
     best = int(np.argmax(goodput))
     assert best < len(curve) - 1
     assert goodput[-1] < goodput[best]
     assert all(point.meets_slo == (i <= sum(p.meets_slo for p in curve) - 1) for i, point in enumerate(curve))
-    closed = load_curve(STEP, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=1), *CHAT, points=6)
+    closed = load_curve(INSTANCE, Load("closed", concurrency=1), *CHAT, points=6)
     rates = [point.performance.output_tok_per_s for point in closed]
     assert rates == sorted(rates)
 
@@ -134,7 +130,7 @@ def test_bands_hold_the_value_and_widen_with_weaker_evidence() -> None:
     width = {}
     for evidence in (Evidence.SILICON, Evidence.ROOFLINE):
         step = StepModel(tables(), REAL_FRONT_END, evidence)
-        seen = predict(step, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=16), *CHAT)
+        seen = predict(replace(INSTANCE, step=step), Load("closed", concurrency=16), *CHAT)
         band = seen.output_tok_per_s_80
         assert band.low < band.value < band.high
         assert seen.ttft_ms_80 is not None
@@ -146,7 +142,7 @@ def test_bands_hold_the_value_and_widen_with_weaker_evidence() -> None:
     plain = StepModel(tables(), REAL_FRONT_END, Evidence.SILICON)
     probed = replace(plain, evidence=Evidence.CALIBRATED, factors={"calibration": 1.0, "calibration_log_sd": 0.02})
     before, after = (
-        predict(step, MODEL, RESOLVED, LEDGER, Load("closed", concurrency=16), *CHAT) for step in (plain, probed)
+        predict(replace(INSTANCE, step=step), Load("closed", concurrency=16), *CHAT) for step in (plain, probed)
     )
     assert before.tpot_ms_80 is not None
     assert after.tpot_ms_80 is not None
@@ -162,13 +158,11 @@ def test_an_engine_with_rows_enough_has_bands_of_its_own() -> None:
 
 
 def test_open_loop_bands_widen_towards_saturation() -> None:
-    top = largest_load(
-        STEP, MODEL, RESOLVED, LEDGER, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)
-    ).rate_per_s
+    top = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)).rate_per_s
 
     def spread(share: float) -> float:
         load = Load("open", rate_per_s=share * top, requests=1500)
-        band = predict(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT).ttft_ms_80
+        band = predict(INSTANCE, load, *CHAT).ttft_ms_80
         assert band is not None
         return band.high / band.value
 
@@ -178,7 +172,7 @@ def test_open_loop_bands_widen_towards_saturation() -> None:
 def test_saturation_is_seen() -> None:
     def saturated(rate: float) -> bool:
         load = Load("open", rate_per_s=rate, requests=1500)
-        return simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT).saturated
+        return simulate(INSTANCE, load, *CHAT).saturated
 
     assert not saturated(5.0)
     assert saturated(200.0)
@@ -199,24 +193,24 @@ def test_the_least_loaded_replica_spares_the_tail() -> None:
 
 def test_a_long_run_in_chunks_agrees_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load("open", rate_per_s=10, requests=6000)
-    whole = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT)
+    whole = simulate(INSTANCE, load, *CHAT, slo=TPOT)
     monkeypatch.setattr("planner.serving.simulator.LONG_RUN", 1000)
     monkeypatch.setattr("planner.serving.simulator.CHUNK", 700)
-    chunked = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT)
+    chunked = simulate(INSTANCE, load, *CHAT, slo=TPOT)
     assert chunked.requests == chunked.completed == 6000
     assert whole.ttft_ms is not None
     assert chunked.ttft_ms is not None
     assert chunked.ttft_ms.p50 == pytest.approx(whole.ttft_ms.p50, rel=0.02)
     assert chunked.output_tok_per_s == pytest.approx(whole.output_tok_per_s, rel=0.03)
     assert chunked.goodput_per_s == pytest.approx(whole.goodput_per_s, rel=0.03)
-    twice = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, slo=TPOT, replicas=2)
+    twice = simulate(INSTANCE, load, *CHAT, slo=TPOT, replicas=2)
     assert twice.completed == 6000
     assert not chunked.saturated
 
 
 def test_timeline_and_waste() -> None:
     load = Load("offline", requests=300)
-    seen = simulate(STEP, MODEL, RESOLVED, LEDGER, load, *CHAT, timeline=True)
+    seen = simulate(INSTANCE, load, *CHAT, timeline=True)
     assert seen.timeline is not None
     line = seen.timeline
     assert line.t_s.size == line.running.size == line.kv_used.size
@@ -230,8 +224,8 @@ def test_speculative_decoding_gains_what_is_accepted() -> None:
     drafted = EngineSettings(EngineName.VLLM, speculative_tokens=3, speculative_acceptance=1.0)
     resolved = resolve(drafted, MODEL, GPU, expected_len=4096)
     load = Load("closed", concurrency=1, requests=8)
-    plain = simulate(STEP, MODEL, RESOLVED, LEDGER, load, fixed(256), fixed(257))
-    faster = simulate(STEP, MODEL, resolved, LEDGER, load, fixed(256), fixed(257))
+    plain = simulate(INSTANCE, load, fixed(256), fixed(257))
+    faster = simulate(replace(INSTANCE, resolved=resolved), load, fixed(256), fixed(257))
     assert plain.tpot_ms is not None
     assert faster.tpot_ms is not None
     assert plain.tpot_ms.mean / faster.tpot_ms.mean == pytest.approx(2.0, rel=0.02)
@@ -259,9 +253,9 @@ def test_the_last_of_a_stated_number_of_poisson_arrivals_falls_where_the_rate_pu
 
 def test_streaming_leaves_the_front_end_less_time_for_new_requests() -> None:
     load = Load("open", rate_per_s=8.0, requests=300)
-    chunks = simulate(STEP, MODEL, RESOLVED, LEDGER, load, fixed(512), fixed(256)).ttft_ms
+    chunks = simulate(INSTANCE, load, fixed(512), fixed(256)).ttft_ms
     free = replace(STEP, front_end=replace(REAL_FRONT_END, chunk_ms=0.0))
-    none = simulate(free, MODEL, RESOLVED, LEDGER, load, fixed(512), fixed(256)).ttft_ms
+    none = simulate(replace(INSTANCE, step=free), load, fixed(512), fixed(256)).ttft_ms
     assert chunks is not None
     assert none is not None
     share = 0.087e-3 * 8.0 * 256

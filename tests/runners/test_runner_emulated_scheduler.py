@@ -16,6 +16,7 @@ from planner.engines.types import EngineName
 from planner.errors import InputError
 from planner.evidence import Evidence
 from planner.memory.types import MemoryLedger
+from planner.serving.instance import Instance
 from planner.serving.simulator import simulate
 from planner.serving.types import Lengths, Load
 from planner.steptime.types import StepModel
@@ -168,7 +169,7 @@ def test_a_closed_loop_behaves_as_the_planner_simulates_it() -> None:
     load = Load(kind="closed", concurrency=8, requests=40)
     model = get_model("Qwen/Qwen3-8B")
     wanted = simulate(
-        step, model, resolved, ledger, load, Lengths("fixed", value=256), Lengths("fixed", value=32), seed=1
+        Instance(model, resolved, ledger, step), load, Lengths("fixed", value=256), Lengths("fixed", value=32), seed=1
     )
     assert wanted.ttft_ms is not None
     assert wanted.tpot_ms is not None

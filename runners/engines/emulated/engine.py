@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from planner.serving.kernel import iteration_ms
+from planner.serving.step import iteration_ms
 from planner.steptime.types import kernel_args
 from runners.engines.emulated.metrics import EngineMetrics
 from runners.engines.emulated.scheduler import Batch, Scheduler, Sequence

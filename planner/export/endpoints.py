@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from planner.engines.launch import command_line, config_files
 from planner.engines.types import EngineName, ResolvedSettings
-from planner.plan_types import Placement, PlanRequest, PlanResult
+from planner.engines.versions import at_least
+from planner.errors import UnsupportedError
+from planner.plan_types import Placement, PlanNode, PlanRequest, PlanResult
 from planner.recommend.router import endpoint_port
 
 MASTER_PORT = 29501
 READY_TIMEOUT_S = 1800  # large checkpoints and a cold compile cache take more than the engine's own 600 s
 CONFIG_DIR = "/etc/tonnage"
+MIG_UUID_SINCE = "0.24"  # up to 0.22 vLLM reads every entry of CUDA_VISIBLE_DEVICES as a number (its issue 41848)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,12 @@ class Endpoint:
     arguments: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
     adapters_at_run_time: bool
+    owner: str = "none"  # orchestrator of its nodes
+    partition: str = ""
+    sharers: int = 1
+    slice_profile: str = ""
+    slice_uuid: str = ""
+    starts_after: tuple[str, int] | None = None  # (name, port) of the engine on the same GPU that must answer first
 
     @property
     def node(self) -> str:
@@ -59,6 +68,34 @@ class Endpoint:
             found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         return found
 
+    def visible_devices(self, indexes: tuple[int, ...]) -> str:
+        """What CUDA_VISIBLE_DEVICES holds on a host: GPU indexes, or the UUID of a slice.
+
+        Raises UnsupportedError for a slice without UUID, or a vLLM that cannot read one.
+        """
+        if not self.slice_profile:
+            return ",".join(map(str, indexes))
+        uuid = self.device_id(indexes)
+        if self.settings.engine is EngineName.VLLM and not at_least(self.settings.version, MIG_UUID_SINCE):
+            raise UnsupportedError(
+                f"vLLM {self.settings.version} does not read the UUID of a MIG slice",
+                field=self.name,
+                remedy=f"Plan vLLM {MIG_UUID_SINCE} or newer, or use compose: a container sees the slice alone.",
+            )
+        return uuid
+
+    def device_id(self, indexes: tuple[int, ...]) -> str:
+        """What a container runtime calls its devices: the UUID of a slice, else GPU indexes."""
+        if not self.slice_profile:
+            return ",".join(map(str, indexes))
+        if not self.slice_uuid:
+            raise UnsupportedError(
+                f"the {self.slice_profile} slice on {self.node} has no UUID",
+                field=self.name,
+                remedy="Discover the node, or enter the UUID that nvidia-smi -L prints.",
+            )
+        return self.slice_uuid
+
     def arguments_on(self, rank: str, master: str) -> tuple[str, ...]:
         """vLLM's arguments on node ``rank`` of a replica over several nodes; ``rank`` may be a shell variable."""
         many = ("--nnodes", str(len(self.parts)), "--node-rank", rank)
@@ -75,8 +112,10 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
     groups: dict[tuple[str, str, int], list[Placement]] = {}
     for placement in result.placements:
         groups.setdefault((placement.workload, placement.candidate_id, placement.replica), []).append(placement)
+    nodes = {node.name: node for node in (*request.nodes, *result.purchased_nodes)}
     found: list[Endpoint] = []
     counts: dict[str, int] = {}
+    last_on: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
     for (name, candidate_id, _), parts in sorted(groups.items()):
         settings = by_id[candidate_id].settings
         workload = workloads[name]
@@ -87,6 +126,9 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
         port = endpoint_port(parts[0])
         label = safe_name(f"{name}-{counts[name]}")
         directory = f"{CONFIG_DIR}/{label}"
+        first = parts[0]
+        node: PlanNode | None = nodes.get(first.node)
+        here = first.node, first.gpu_indexes
         everywhere = "0.0.0.0"  # noqa: S104 - the router on another host must reach it
         arguments = command_line(settings, model, workload.model, port, host=everywhere, config_dir=directory)
         found.append(
@@ -100,8 +142,16 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
                 arguments=tuple(arguments),
                 files=tuple(config_files(settings).items()),
                 adapters_at_run_time=settings.max_loras > 0,
+                owner=node.orchestrator if node else "none",
+                partition=node.partition if node else "",
+                sharers=first.sharers,
+                slice_profile=first.slice_profile,
+                slice_uuid=first.slice_uuid,
+                starts_after=last_on.get(here) if first.sharers > 1 else None,
             )
         )
+        if first.sharers > 1:
+            last_on[here] = label, port
     return tuple(found)
 
 

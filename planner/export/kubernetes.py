@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 from planner.engines.types import EngineName
-from planner.errors import UnsupportedError
 from planner.export.endpoints import READY_TIMEOUT_S, Endpoint, safe_name
+from planner.export.kubernetes_mpi import mpi_pods
+from planner.export.scripts import refuse_shared
 
 PROBE_PERIOD_S = 10
 STARTUP_FAILURES = (READY_TIMEOUT_S + 600) // PROBE_PERIOD_S
@@ -26,7 +27,8 @@ PORT = 8000
 def kubernetes(found: Sequence[Endpoint], *, namespace: str = "default", model_claim: str = "models") -> dict[str, str]:
     """One file a workload. ``model_claim`` is a PersistentVolumeClaim, mounted read-only where the model path points.
 
-    Raises UnsupportedError for TensorRT-LLM over several nodes, which MPI starts.
+    TensorRT-LLM over several nodes is started by MPI from the leader over SSH, see ``kubernetes_mpi``. Raises
+    UnsupportedError for an engine on a share of a GPU: Kubernetes hands out whole ones.
     """
     by_workload: dict[str, list[dict[str, Any]]] = {}
     for endpoint in found:
@@ -52,6 +54,7 @@ def kubernetes(found: Sequence[Endpoint], *, namespace: str = "default", model_c
 
 
 def _replica(endpoint: Endpoint, namespace: str, model_claim: str) -> dict[str, Any]:
+    refuse_shared(endpoint, "Kubernetes")
     metadata = _metadata(endpoint, namespace)
     labels = {"tonnage/workload": safe_name(endpoint.workload), "tonnage/replica": endpoint.name}
     if len(endpoint.parts) == 1:
@@ -69,14 +72,31 @@ def _replica(endpoint: Endpoint, namespace: str, model_claim: str) -> dict[str, 
             },
         }
     if endpoint.settings.engine is EngineName.TENSORRT_LLM:
-        raise UnsupportedError(
-            "TensorRT-LLM over several nodes is started by MPI",
-            field=endpoint.name,
-            remedy="Export it for Slurm, which starts all ranks.",
+        leader, worker = mpi_pods(
+            endpoint,
+            _with_port(endpoint.arguments),
+            _pod(endpoint, [], model_claim, {}),
+            _pod(endpoint, [], model_claim, {}, serves=False),
         )
+        return _group(endpoint, metadata, labels, leader, worker)
     arguments = endpoint.arguments_on("$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)")
     leader = _pod(endpoint, _with_port(arguments), model_claim, {})
     worker = _pod(endpoint, [*_with_port(arguments), "--headless"], model_claim, {}, serves=False)
+    return _group(endpoint, metadata, labels, leader, worker)
+
+
+def _group(
+    endpoint: Endpoint,
+    metadata: dict[str, Any],
+    labels: dict[str, str],
+    leader: dict[str, Any],
+    worker: dict[str, Any],
+) -> dict[str, Any]:
+    """One pod a node, started and restarted together, kept to the planned nodes."""
+    here = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node for node, _ in endpoint.parts]}]
+    for pod in (leader, worker):
+        required = {"nodeSelectorTerms": [{"matchExpressions": here}]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
@@ -109,7 +129,7 @@ def _pod(
         "image": endpoint.image,
         "command": list(command),
         "env": [{"name": key, "value": value} for key, value in endpoint.environment.items()],
-        "resources": {"limits": {"nvidia.com/gpu": len(endpoint.parts[0][1])}},
+        "resources": {"limits": _devices(endpoint)},
         "volumeMounts": mounts,
     }
     if serves:
@@ -124,6 +144,13 @@ def _pod(
         "terminationGracePeriodSeconds": 120,
     }
     return {"nodeSelector": node, **pod} if node else pod
+
+
+def _devices(endpoint: Endpoint) -> dict[str, int]:
+    """GPUs of one pod; a slice by the resource that the device plugin offers it as (MIG strategy "mixed")."""
+    if endpoint.slice_profile:
+        return {f"nvidia.com/mig-{endpoint.slice_profile}": 1}
+    return {"nvidia.com/gpu": len(endpoint.parts[0][1])}
 
 
 def _with_port(arguments: Sequence[str]) -> list[str]:

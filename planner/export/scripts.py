@@ -26,7 +26,10 @@ def commands(found: Sequence[Endpoint]) -> dict[str, str]:
 
 
 def compose(found: Sequence[Endpoint], model_root: str = "") -> dict[str, str]:
-    """One compose file a node; host network, whole GPUs by index, health check that tolerates a long load."""
+    """One compose file a node; host network, GPUs by index, slices by UUID, health check that tolerates a long load.
+
+    Engines that share a GPU start one after the other: each measures the free memory while it loads.
+    """
     services: dict[str, dict] = {}
     files: dict[str, str] = {}
     for endpoint in found:
@@ -36,7 +39,8 @@ def compose(found: Sequence[Endpoint], model_root: str = "") -> dict[str, str]:
                 path = f"{endpoint.name}-{name}"
                 files[path] = text
                 volumes.append(f"./{path}:{endpoint.config_dir}/{name}:ro")
-            devices = {"driver": "nvidia", "device_ids": [str(i) for i in indexes], "capabilities": ["gpu"]}
+            ids = endpoint.device_id(indexes).split(",")
+            devices = {"driver": "nvidia", "device_ids": ids, "capabilities": ["gpu"]}
             services.setdefault(node, {})[endpoint.name] = {
                 "image": endpoint.image,
                 "entrypoint": list(_on_node(endpoint, rank)),
@@ -56,6 +60,10 @@ def compose(found: Sequence[Endpoint], model_root: str = "") -> dict[str, str]:
                 "stop_grace_period": f"{STOP_TIMEOUT_S}s",
                 "restart": "unless-stopped",
             }
+            if endpoint.starts_after is not None:
+                services[node][endpoint.name]["depends_on"] = {
+                    endpoint.starts_after[0]: {"condition": "service_healthy"}
+                }
     for node, entries in sorted(services.items()):
         document: dict = {"services": entries}
         if not model_root:
@@ -72,7 +80,7 @@ def systemd(found: Sequence[Endpoint]) -> dict[str, str]:
             files[f"{endpoint.name}/{name}"] = text
         for rank, (node, indexes) in enumerate(endpoint.parts):
             start = shlex.join(_on_node(endpoint, rank)).replace("%", "%%").replace("$", "$$")
-            variables = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes)), **endpoint.environment}
+            variables = {"CUDA_VISIBLE_DEVICES": endpoint.visible_devices(indexes), **endpoint.environment}
             lines = [
                 "[Unit]",
                 f"Description={endpoint.workload} on {endpoint.settings.engine.value} {endpoint.settings.version}",
@@ -83,6 +91,7 @@ def systemd(found: Sequence[Endpoint]) -> dict[str, str]:
                 "",
                 "[Service]",
                 *(f"Environment={key}={value}" for key, value in variables.items()),
+                *_waits(endpoint),
                 f"ExecStart=/usr/bin/env {start}",
                 "Restart=on-failure",
                 "RestartSec=30",
@@ -98,14 +107,23 @@ def systemd(found: Sequence[Endpoint]) -> dict[str, str]:
     return files
 
 
+def _waits(endpoint: Endpoint) -> list[str]:
+    """Lines of a unit that shares its GPU: the engine before it must have taken its memory."""
+    if endpoint.starts_after is None:
+        return []
+    url = f"http://127.0.0.1:{endpoint.starts_after[1]}/health"
+    return [f"ExecStartPre=/bin/sh -c 'until curl -sf {url}; do sleep 5; done'", "TimeoutStartSec=3600"]
+
+
 def slurm(found: Sequence[Endpoint]) -> dict[str, str]:
     """One batch script a replica, on the planned nodes; ``sbatch FILE`` starts it."""
     return {f"{endpoint.name}.sbatch": _batch(endpoint) for endpoint in found}
 
 
 def _batch(endpoint: Endpoint) -> str:
+    refuse_shared(endpoint, "Slurm")
     nodes = [node for node, _ in endpoint.parts]
-    gpus = len(endpoint.parts[0][1])
+    gpus, profile = len(endpoint.parts[0][1]), endpoint.slice_profile
     mpi = endpoint.settings.engine is EngineName.TENSORRT_LLM and len(nodes) > 1
     lines = [
         "#!/bin/bash",
@@ -113,7 +131,8 @@ def _batch(endpoint: Endpoint) -> str:
         f"#SBATCH --nodes={len(nodes)}",
         f"#SBATCH --nodelist={','.join(nodes)}",
         f"#SBATCH --ntasks-per-node={gpus if mpi else 1}",
-        f"#SBATCH --gpus-per-node={gpus}",
+        *([f"#SBATCH --partition={endpoint.partition}"] if endpoint.partition else []),
+        f"#SBATCH --gres=gpu:{profile}:1" if profile else f"#SBATCH --gpus-per-node={gpus}",
         "#SBATCH --exclusive" if len(nodes) > 1 else "#SBATCH --gpu-bind=none",
         "",
         "set -euo pipefail",
@@ -133,6 +152,16 @@ def _batch(endpoint: Endpoint) -> str:
     return "\n".join([*lines, f"srun --ntasks={len(nodes)} bash -c {shlex.quote(script)}", ""])
 
 
+def refuse_shared(endpoint: Endpoint, owner: str) -> None:
+    """Raise UnsupportedError for an engine on a share of a GPU: ``owner`` hands out whole ones."""
+    if endpoint.sharers > 1:
+        raise UnsupportedError(
+            f"it shares a GPU, and {owner} hands out whole GPUs",
+            field=endpoint.name,
+            remedy=f"State that the nodes belong to {owner} and plan again, or export for compose or systemd.",
+        )
+
+
 def _on_node(endpoint: Endpoint, rank: int) -> tuple[str, ...]:
     if len(endpoint.parts) == 1:
         return endpoint.arguments
@@ -140,20 +169,23 @@ def _on_node(endpoint: Endpoint, rank: int) -> tuple[str, ...]:
         raise UnsupportedError(
             "TensorRT-LLM over several nodes is started by MPI",
             field=endpoint.name,
-            remedy="Export it for Slurm, which starts all ranks.",
+            remedy="Export it for Slurm or Kubernetes, which start all ranks.",
         )
     arguments = endpoint.arguments_on(str(rank), endpoint.node)
     return arguments if rank == 0 else (*arguments, "--headless")
 
 
 def _variables(endpoint: Endpoint, indexes: tuple[int, ...]) -> str:
-    found = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes)), **endpoint.environment}
+    found = {"CUDA_VISIBLE_DEVICES": endpoint.visible_devices(indexes), **endpoint.environment}
     return " ".join(f"{key}={shlex.quote(value)}" for key, value in found.items())
 
 
 def _comment(endpoint: Endpoint) -> str:
     engine = f"{endpoint.settings.engine.value} {endpoint.settings.version}"
-    return f"# {endpoint.name}: {endpoint.served_name} on {engine}, http://{endpoint.node}:{endpoint.port}/v1"
+    text = f"# {endpoint.name}: {endpoint.served_name} on {engine}, http://{endpoint.node}:{endpoint.port}/v1"
+    if endpoint.starts_after is not None:
+        text += f"; shares its GPU: start it once {endpoint.starts_after[0]} answers"
+    return text
 
 
 def _heredoc(name: str, text: str, directory: str) -> str:

@@ -12,7 +12,7 @@ import yaml
 from fleet_samples import candidate, node, request, workload
 
 from planner.errors import InputError, UnsupportedError
-from planner.export import TARGETS, deployment_files, endpoints
+from planner.export import LEFT_OUT, TARGETS, deployment_files, endpoints
 from planner.export.endpoints import safe_name
 from planner.plan_types import Placement, PlanResult, StrandedReport
 
@@ -157,9 +157,126 @@ def test_tensorrt_llm_over_two_nodes_is_for_mpi() -> None:
     text = deployment_files(asked, result, "slurm")["big-1.sbatch"]
     assert "srun --mpi=pmix trtllm-llmapi-launch trtllm-serve" in text
     assert "#SBATCH --ntasks-per-node=8" in text
-    for target in ("kubernetes", "compose", "systemd", "commands"):
+    for target in ("compose", "systemd", "commands"):
         with pytest.raises(UnsupportedError, match="MPI"):
             deployment_files(asked, result, target)
+
+
+def test_tensorrt_llm_over_two_nodes_is_one_mpi_job_on_kubernetes() -> None:
+    made = trt("big", gpus=16, pp=2)
+    placements = [Placement("big", made.id, 0, name, tuple(range(8))) for name in ("a", "b")]
+    files = deployment_files(*plan_of([made], placements, [workload("big")]), "kubernetes", namespace="llm")
+    config, group, _ = yaml.safe_load_all(files["big.yaml"])
+    assert (config["kind"], group["kind"]) == ("ConfigMap", "LeaderWorkerSet")
+    assert group["metadata"]["namespace"] == "llm"
+    template = group["spec"]["leaderWorkerTemplate"]
+    leader, worker = (template[f"{role}Template"]["spec"] for role in ("leader", "worker"))
+    script = leader["containers"][0]["command"][-1]
+    shell_ok(script)
+    shell_ok(worker["containers"][0]["command"][-1])
+    assert "-np 16 " in script
+    assert '-H $LWS_LEADER_ADDRESS:8,$(echo "$LWS_LEADER_ADDRESS" | sed "s/\\./-1./"):8' in script
+    assert "trtllm-llmapi-launch trtllm-serve" in script
+    assert "--port 8000" in script
+    assert "sshd -D" in worker["containers"][0]["command"][-1]
+    for pod in (leader, worker):
+        assert any(volume.get("secret", {}).get("secretName") == "mpi-ssh" for volume in pod["volumes"])
+        assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+        terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert terms[0]["matchExpressions"][0]["values"] == ["a", "b"]
+    named = "m-0.m.llm"
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'echo "$LWS_LEADER_ADDRESS" | sed "s/\\./-1./"'],
+        env={"LWS_LEADER_ADDRESS": named, "PATH": "/usr/bin:/bin"}, text=True, capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "m-0-1.m.llm"
+
+
+def owned(*owners: str):
+    """A plan of one replica on a node of each owner."""
+    made = candidate("w", 0.5)
+    names = [f"n{i}" for i in range(len(owners))]
+    nodes = [node(name, orchestrator=owner, partition="gpu") for name, owner in zip(names, owners, strict=True)]
+    placements = [Placement("w", made.id, i, name, (0,)) for i, name in enumerate(names)]
+    _, result = plan_of([made], placements, [workload("w")])
+    return request(nodes, [workload("w")]), result
+
+
+def test_each_replica_is_exported_as_the_owner_of_its_node_starts_it() -> None:
+    asked, result = owned("none", "kubernetes", "slurm")
+    files = deployment_files(asked, result, "kubernetes")
+    assert files["w.yaml"].count("kind: Deployment") == 1
+    assert "kubernetes.io/hostname: n1" in files["w.yaml"]
+    assert "w-1: on n0, which belongs to nobody" in files[LEFT_OUT]
+    assert "w-3: on n2, which belongs to Slurm" in files[LEFT_OUT]
+    files = deployment_files(asked, result, "slurm")
+    assert set(files) == {"w-3.sbatch", LEFT_OUT}
+    assert "#SBATCH --partition=gpu" in files["w-3.sbatch"]
+    assert set(deployment_files(asked, result, "compose")) == {"compose-n0.yaml", LEFT_OUT}
+    assert set(deployment_files(asked, result, "owners")) == {
+        "compose/compose-n0.yaml", "kubernetes/w.yaml", "slurm/w-3.sbatch",
+    }  # fmt: skip
+
+
+def test_target_that_starts_nothing_of_a_plan_says_whose_the_nodes_are() -> None:
+    asked, result = owned("slurm")
+    with pytest.raises(InputError, match=r"nothing of this plan runs there.*belong to Slurm"):
+        deployment_files(asked, result, "compose")
+    for field, value in (("namespace", "Not_Good"), ("model_root", "relative/path")):
+        with pytest.raises(InputError) as caught:
+            deployment_files(asked, result, "slurm", **{field: value})
+        assert caught.value.field == field
+
+
+def sliced(uuid: str = "MIG-1234", version: str = "0.24.0"):
+    made = candidate("w", 1.0, gpu="H100-SXM5-80GB-MIG-1g.10gb")
+    made = replace(made, settings=replace(made.settings, version=version))
+    where = {"slice_profile": "1g.10gb", "slice_index": 2, "slice_uuid": uuid}
+    return plan_of([made], [Placement("w", made.id, 0, "a", (0,), **where)], [workload("w")])
+
+
+def test_engine_on_a_slice_sees_that_slice_alone() -> None:
+    assert endpoints(*sliced())[0].port == 9002
+    assert "CUDA_VISIBLE_DEVICES=MIG-1234 " in deployment_files(*sliced(), "commands")["a.sh"]
+    assert (
+        "Environment=CUDA_VISIBLE_DEVICES=MIG-1234" in deployment_files(*sliced(), "systemd")["a/tonnage-w-1.service"]
+    )
+    service = yaml.safe_load(deployment_files(*sliced(), "compose")["compose-a.yaml"])["services"]["w-1"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] == ["MIG-1234"]
+    pod = next(iter(yaml.safe_load_all(deployment_files(*sliced(), "kubernetes")["w.yaml"])))["spec"]["template"][
+        "spec"
+    ]
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": 1}
+    assert "#SBATCH --gres=gpu:1g.10gb:1" in deployment_files(*sliced(), "slurm")["w-1.sbatch"]
+
+
+def test_slice_that_an_engine_cannot_be_pointed_at_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="has no UUID"):
+        deployment_files(*sliced(uuid=""), "compose")
+    with pytest.raises(UnsupportedError, match=r"vLLM 0\.22\.0 does not read the UUID"):
+        deployment_files(*sliced(version="0.22.0"), "systemd")
+    assert deployment_files(*sliced(version="0.22.0"), "compose")
+
+
+def test_engines_that_share_a_gpu_carry_their_share_and_start_one_after_the_other() -> None:
+    made = []
+    for name in ("one", "two"):
+        each = candidate(name, 1.0, suffix="s2", sharers=2)
+        made.append(replace(each, settings=replace(each.settings, gpu_memory_utilization=0.46)))
+    placements = [Placement(c.workload, c.id, 0, "a", (3,), 2, slot) for slot, c in enumerate(made)]
+    plan = plan_of(made, placements, [workload("one"), workload("two")])
+    services = yaml.safe_load(deployment_files(*plan, "compose")["compose-a.yaml"])["services"]
+    for service in services.values():
+        arguments = service["entrypoint"]
+        assert arguments[arguments.index("--gpu-memory-utilization") + 1] == "0.46"
+    assert services["two-1"]["depends_on"] == {"one-1": {"condition": "service_healthy"}}
+    assert {e.port for e in endpoints(*plan)} == {10024, 10025}
+    unit = deployment_files(*plan, "systemd")["a/tonnage-two-1.service"]
+    assert "until curl -sf http://127.0.0.1:10024/health" in unit
+    assert "start it once one-1 answers" in deployment_files(*plan, "commands")["a.sh"]
+    for target in ("kubernetes", "slurm"):
+        with pytest.raises(UnsupportedError, match="hands out whole GPUs"):
+            deployment_files(*plan, target)
 
 
 def test_systemd_stops_the_whole_group(both) -> None:

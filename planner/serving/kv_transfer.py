@@ -3,9 +3,9 @@
 What moves is what the engine's block tables hold: whole blocks of the layers that keep all tokens, the window's blocks
 of sliding layers, one state a sequence of recurrent ones; a latent cache (MLA) is read whole by every decode rank.
 
-Time = hand-over + descriptors x posting time + bytes / (link x share). vLLM's NixlConnector posts a descriptor for K and
-one for V of each block and layer: 2 x 64 layers x 313 blocks = 40,064 for 5,000 tokens of Qwen3-32B, as its log prints
-(vLLM issue 34054: 129 ms of posting, 3.2 us each; issue 50913 on L20: 1,785 in 6.7 ms, 3.75 us each). Over RDMA a
+Time = hand-over + descriptors x posting time + bytes / (link x share). vLLM's NixlConnector posts a descriptor for K
+and one for V of each block and layer: 2 x 64 layers x 313 blocks = 40,064 for 5,000 tokens of Qwen3-32B, as its log
+prints (vLLM issue 34054: 129 ms of posting, 3.2 us each; issue 50913 on L20: 1,785 in 6.7 ms, 3.75 us each). Over RDMA a
 descriptor costs a twentieth of that (issue 55434). TensorRT-LLM gathers blocks into a buffer first and sends that:
 10.7 ms for 8,192 tokens of Qwen3-235B (788 MB with an FP8 cache, 74 GB/s into one rank), plus 14.8 to 16.8 ms in its
 queue (pull request 12273). Nothing public separates posting from moving over NVLink; its share is assumed, and a factor
@@ -77,7 +77,8 @@ class KvShipment:
     """What moves for one prompt, seen from one decode rank.
 
     ``layout`` of a decode rank; ``regions`` descriptors a layer and block (2: K and V apart); ``fan_out`` how many
-    times a decode rank's bytes leave one prefill rank; ``state_bytes`` of recurrent layers outside the pool, once a sequence.
+    times a decode rank's bytes leave one prefill rank; ``state_bytes`` of recurrent layers outside the pool, once a
+    sequence.
     """
 
     layout: KvLayout

@@ -62,6 +62,8 @@ def _convert(kind: Any, data: Any, path: str) -> Any:
         return data
     if origin in (tuple, list):
         return _convert_sequence(origin, typing.get_args(kind), data, path)
+    if origin is np.ndarray:
+        return _convert_array(kind, data, path)
     if origin is dict or kind is dict:
         if not isinstance(data, dict):
             raise InputError("must be an object", field=path, value=data)
@@ -98,6 +100,21 @@ def _convert_scalar(kind: Any, data: Any, path: str) -> Any:
     if isinstance(kind, type) and isinstance(data, kind):
         return data
     raise InputError(f"must be {getattr(kind, '__name__', kind)}", field=path, value=data)
+
+
+def _convert_array(kind: Any, data: Any, path: str) -> np.ndarray:
+    """Nested lists to an array of the annotated number type; all numbers finite, all rows of one length."""
+    number = typing.get_args(typing.get_args(kind)[1])[0]
+    if not isinstance(data, (list, tuple)):
+        raise InputError("must be a list", field=path, value=data)
+    try:
+        array = np.array(data)
+        whole = np.can_cast(array.dtype, number, "same_kind") and array.dtype.kind in "if"
+        if not (whole or array.size == 0) or not np.isfinite(array.astype(np.float64)).all():
+            raise ValueError
+    except ValueError:
+        raise InputError("must hold finite numbers, in rows of one length", field=path) from None
+    return array.astype(number)
 
 
 def _convert_union(options: tuple[Any, ...], data: Any, path: str) -> Any:

@@ -20,7 +20,7 @@ from planner.jsonio import from_json, to_json
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
 from planner.serving.types import Lengths, Load, Performance
-from planner.steptime.types import StepModel, StepTables
+from planner.steptime.types import StepModel
 from runners.contracts import ProbeLoad
 
 PLANNER_ENGINE = {"vllm": "vllm", "vllm_cpu": "vllm", "tensorrt_llm": "tensorrt_llm"}
@@ -120,7 +120,7 @@ def emulation_of(deployment: Deployment) -> dict[str, Any]:
         "acts_as": resolved.engine.value,
         "version": resolved.version,
         "gpu": what.gpu.name,
-        "tables": _tables(step.tables),
+        "tables": to_json(step.tables),
         "front_end": to_json(step.front_end),
         "limits": {
             "max_num_seqs": resolved.max_num_seqs,
@@ -168,17 +168,6 @@ _FLAGS = (
     "speculative_tokens", "mm_items_per_prompt", "capacity_policy", "trt_backend", "kv_cache_max_gpu_gib",
     "kv_cache_host_gib", "logprobs", "prompt_logprobs",
 )  # fmt: skip
-
-
-def _tables(tables: StepTables) -> dict[str, Any]:
-    names = (
-        "shared_tokens", "shared_ms", "head_seqs", "head_ms", "prefill_tokens", "prefill_context", "prefill_ms",
-        "decode_batch", "decode_kv", "decode_ms", "graph_sizes",
-    )  # fmt: skip
-    data: dict[str, Any] = {name: getattr(tables, name).tolist() for name in names}
-    times = ("fixed_ms", "host_ms", "host_ms_per_sequence", "launch_ms")
-    scalars = {name: float(getattr(tables, name)) for name in times}
-    return {**data, **scalars, "pp": tables.pp}
 
 
 def _lengths(mean: int, sd: float) -> Lengths:

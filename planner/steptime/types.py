@@ -10,12 +10,13 @@ decoding sequences. All times in milliseconds for the whole instance (TP communi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.errors import InputError
 from planner.evidence import Evidence
 
 F64 = NDArray[np.float64]
@@ -51,6 +52,40 @@ class StepTables:
     host_ms: float = 0.0
     host_ms_per_sequence: float = 0.0
     launch_ms: float = 0.0
+
+
+_AXES = {
+    "shared_ms": ("shared_tokens",),
+    "head_ms": ("head_seqs",),
+    "prefill_ms": ("prefill_tokens", "prefill_context"),
+    "decode_ms": ("decode_batch", "decode_kv"),
+}
+MAX_TABLE_CELLS = 1_000_000
+
+
+def check_tables(tables: StepTables, path: str) -> None:
+    """Check tables that were read from elsewhere (``jsonio`` writes and reads them).
+
+    Raises InputError naming the field under ``path`` whose shape does not fit, which does not rise or is negative.
+    """
+    for name, axes in _AXES.items():
+        values = getattr(tables, name)
+        expected = tuple(getattr(tables, axis).size for axis in axes)
+        if values.shape != expected:
+            raise InputError(f"must have the shape {expected}", field=f"{path}.{name}", value=values.shape)
+        if not 0 < values.size <= MAX_TABLE_CELLS:
+            raise InputError("has no cells or too many", field=f"{path}.{name}", value=expected)
+        if len(axes) == 2 and min(expected) < 2:
+            raise InputError("needs two points an axis", field=f"{path}.{name}", value=expected)
+        if (values < 0).any():
+            raise InputError("holds a negative time", field=f"{path}.{name}")
+        for axis in axes:
+            if (np.diff(getattr(tables, axis)) <= 0).any():
+                raise InputError("must rise", field=f"{path}.{axis}")
+    for item in fields(tables):
+        value = getattr(tables, item.name)
+        if not isinstance(value, np.ndarray) and value < 0:
+            raise InputError("must not be negative", field=f"{path}.{item.name}", value=value)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from emulation_samples import emulation
 from hypothesis import given, settings
@@ -15,17 +17,18 @@ from planner.catalog import get_model
 from planner.engines.types import EngineName
 from planner.errors import InputError
 from planner.evidence import Evidence
+from planner.jsonio import from_json, to_json
 from planner.memory.types import MemoryLedger
 from planner.serving.instance import Instance
 from planner.serving.simulator import simulate
 from planner.serving.types import Lengths, Load
-from planner.steptime.types import StepModel
+from planner.steptime.types import StepModel, StepTables
 from runners.contracts import EngineLaunch
 from runners.engines.commands import resolved_settings
 from runners.engines.emulated.engine import EmulatedEngine
 from runners.engines.emulated.metrics import EngineMetrics
 from runners.engines.emulated.scheduler import Scheduler, Sequence
-from runners.engines.emulated.spec import EmulationSpec, Limits, parse_spec, step_tables
+from runners.engines.emulated.spec import EmulationSpec, Limits, parse_spec
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 40)), min_size=1, max_size=30)
 
@@ -105,6 +108,10 @@ def test_what_comes_after_the_horizon_waits_for_the_next_step() -> None:
         (("prefix_hit",), 1.0, "prefix_hit"),
         (("acts_as",), "sglang", "acts_as"),
         (("tables", "fixed_ms"), float("nan"), "fixed_ms"),
+        (("tables", "head_ms"), [0.1, float("nan")], "head_ms"),
+        (("tables", "head_ms"), [0.1, "0.5"], "head_ms"),
+        (("tables", "prefill_ms"), [[0.0, 0.0], [1.0]], "prefill_ms"),
+        (("tables", "decode_ms"), 3.0, "decode_ms"),
     ],
 )
 def test_malformed_material_is_refused_by_name(path: tuple[str, ...], value: object, named: str) -> None:
@@ -115,6 +122,14 @@ def test_malformed_material_is_refused_by_name(path: tuple[str, ...], value: obj
     target[path[-1]] = value
     with pytest.raises(InputError, match=named):
         parse_spec(data)
+
+
+def test_step_tables_cross_the_broker_whole() -> None:
+    written = replace(parse_spec(emulation()).tables, host_ms=1.7, host_ms_per_sequence=0.037, launch_ms=9.0, pp=2)
+    read = from_json(StepTables, json.loads(json.dumps(to_json(written))))
+    for item in fields(StepTables):
+        assert np.array_equal(getattr(read, item.name), getattr(written, item.name)), item.name
+    assert read.decode_ms.dtype == np.float64
 
 
 def test_steps_take_the_planners_time() -> None:
@@ -158,7 +173,7 @@ def test_a_closed_loop_behaves_as_the_planner_simulates_it() -> None:
         "enable_prefix_caching": False,
     }
     resolved = resolved_settings(EngineLaunch("vllm", "0.24.0", "m", "m", 8100, (), flags=flags), EngineName.VLLM)
-    step = StepModel(step_tables(spec.tables), spec.front_end, Evidence.ROOFLINE)
+    step = StepModel(spec.tables, spec.front_end, Evidence.ROOFLINE)
     tokens = limits.kv_blocks * limits.block_tokens
     ledger = MemoryLedger(
         total_gib=80.0, budget_gib=72.0, weights_gib=15.0, activation_gib=1.0, non_torch_gib=0.5, graph_gib=1.0,

@@ -16,7 +16,7 @@ from planner.serving.step import iteration_ms
 from planner.steptime.types import kernel_args
 from runners.engines.emulated.metrics import EngineMetrics
 from runners.engines.emulated.scheduler import Batch, Scheduler, Sequence
-from runners.engines.emulated.spec import EmulationSpec, step_tables
+from runners.engines.emulated.spec import EmulationSpec
 
 
 class EmulatedEngine:
@@ -27,7 +27,7 @@ class EmulatedEngine:
         self.metrics = metrics
         self.scheduler = Scheduler(spec.limits, spec.prefix_hit, spec.tables.pp)
         self.iterations: deque[dict[str, Any]] = deque(maxlen=1000)
-        self._tables = kernel_args(step_tables(spec.tables))
+        self._tables = kernel_args(spec.tables)
         self._arrived = asyncio.Event()
         self._tokens_sent = 0
         self._steps = 0

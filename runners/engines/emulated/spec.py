@@ -5,37 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from planner.errors import InputError
 from planner.jsonio import from_json
-from planner.steptime.types import FrontEnd, StepTables
+from planner.steptime.types import FrontEnd, StepTables, check_tables
 from runners.contracts import StartupFacts
-
-MAX_TABLE_CELLS = 1_000_000
-SCALARS = ("fixed_ms", "host_ms", "host_ms_per_sequence", "launch_ms")
-
-
-@dataclass(frozen=True, slots=True)
-class TableData:
-    """``StepTables`` as JSON lists; same names, units (ms) and shapes."""
-
-    shared_tokens: tuple[float, ...]
-    shared_ms: tuple[float, ...]
-    head_seqs: tuple[float, ...]
-    head_ms: tuple[float, ...]
-    prefill_tokens: tuple[float, ...]
-    prefill_context: tuple[float, ...]
-    prefill_ms: tuple[tuple[float, ...], ...]
-    decode_batch: tuple[float, ...]
-    decode_kv: tuple[float, ...]
-    decode_ms: tuple[tuple[float, ...], ...]
-    fixed_ms: float
-    graph_sizes: tuple[float, ...] = ()
-    host_ms: float = 0.0
-    host_ms_per_sequence: float = 0.0
-    launch_ms: float = 0.0
-    pp: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +57,7 @@ class EmulationSpec:
     acts_as: Literal["vllm", "tensorrt_llm"]
     version: str
     gpu: str
-    tables: TableData
+    tables: StepTables
     front_end: FrontEnd
     limits: Limits
     startup: StartupFacts = field(default_factory=StartupFacts)
@@ -110,46 +83,10 @@ def parse_spec(data: Any) -> EmulationSpec:
         raise InputError("must be in 16..1000000", field="emulation.vocab_size", value=spec.vocab_size)
     if not 0.0 < spec.faults.slow_factor <= 1000.0:
         raise InputError("must be in 0..1000", field="emulation.faults.slow_factor", value=spec.faults.slow_factor)
-    step_tables(spec.tables)
+    check_tables(spec.tables, "emulation.tables")
     return spec
 
 
 def with_faults(spec: EmulationSpec, **faults: Any) -> EmulationSpec:
     """The same engine, going wrong."""
     return replace(spec, faults=replace(spec.faults, **faults))
-
-
-def step_tables(data: TableData) -> StepTables:
-    """The tables as arrays; raises InputError when a shape does not fit, an axis does not rise or a time is
-    negative.
-    """
-    arrays: dict[str, Any] = {
-        name: np.asarray(getattr(data, name), dtype=np.float64)
-        for name in TableData.__dataclass_fields__
-        if name not in (*SCALARS, "pp")
-    }
-    shapes = {
-        "shared_ms": ("shared_tokens",),
-        "head_ms": ("head_seqs",),
-        "prefill_ms": ("prefill_tokens", "prefill_context"),
-        "decode_ms": ("decode_batch", "decode_kv"),
-    }
-    for values, axes in shapes.items():
-        expected = tuple(arrays[axis].size for axis in axes)
-        if arrays[values].shape != expected:
-            shape = arrays[values].shape
-            raise InputError(f"must have the shape {expected}", field=f"emulation.tables.{values}", value=shape)
-        if arrays[values].size > MAX_TABLE_CELLS or arrays[values].size == 0:
-            raise InputError("has no cells or too many", field=f"emulation.tables.{values}", value=expected)
-        if len(axes) == 2 and min(expected) < 2:
-            raise InputError("needs two points an axis", field=f"emulation.tables.{values}", value=expected)
-        if (arrays[values] < 0).any():
-            raise InputError("holds a negative time", field=f"emulation.tables.{values}")
-        for axis in axes:
-            if (np.diff(arrays[axis]) <= 0).any():
-                raise InputError("must rise", field=f"emulation.tables.{axis}")
-    for name in SCALARS:
-        if getattr(data, name) < 0:
-            raise InputError("must not be negative", field=f"emulation.tables.{name}", value=getattr(data, name))
-    scalars: dict[str, Any] = {name: getattr(data, name) for name in SCALARS}
-    return StepTables(**arrays, **scalars, pp=data.pp)

@@ -5,7 +5,7 @@ of sliding layers, one state a sequence of recurrent ones; a latent cache (MLA) 
 
 Time = hand-over + descriptors x posting time + bytes / (link x share). vLLM's NixlConnector posts a descriptor for K
 and one for V of each block and layer: 2 x 64 layers x 313 blocks = 40,064 for 5,000 tokens of Qwen3-32B, as its log
-prints (vLLM issue 34054: 129 ms of posting, 3.2 us each; issue 50913 on L20: 1,785 in 6.7 ms, 3.75 us each). Over RDMA a
+prints (its issue 34054: 129 ms of posting, 3.2 us each; 50913 on L20: 1,785 in 6.7 ms, 3.75 us each). Over RDMA a
 descriptor costs a twentieth of that (issue 55434). TensorRT-LLM gathers blocks into a buffer first and sends that:
 10.7 ms for 8,192 tokens of Qwen3-235B (788 MB with an FP8 cache, 74 GB/s into one rank), plus 14.8 to 16.8 ms in its
 queue (pull request 12273). Nothing public separates posting from moving over NVLink; its share is assumed, and a factor

@@ -74,13 +74,13 @@ def simulate(
         chunks = request_chunks(
             load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens, chunk=CHUNK
         )
-        within = (_within_context(chunk, resolved, input_tokens, output_tokens) for chunk in chunks)
-        reached = _as_reached(step, load, output_tokens, instances)
+        within = (within_context(chunk, resolved, input_tokens, output_tokens) for chunk in chunks)
+        reached = as_reached(step, load, output_tokens, instances)
         return run_stream(reached, rules, within, slo=slo, instances=instances, stream_interval=load.stream_interval)
     requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
-    requests = _within_context(requests, resolved, input_tokens, output_tokens)
+    requests = within_context(requests, resolved, input_tokens, output_tokens)
     return run_requests(
-        _as_reached(step, load, output_tokens, instances),
+        as_reached(step, load, output_tokens, instances),
         rules,
         requests,
         slo=slo,
@@ -177,12 +177,12 @@ def summarise(
         mean_kv_used=min(1.0, alloc / max(busy_ms, 1e-9) / max(pool, 1)),
         kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
-        saturated=_saturated(records, requests),
+        saturated=is_saturated(records, requests),
         timeline=_timeline(engines[0]) if engines[0].timeline.shape[0] else None,
     )
 
 
-def _saturated(records: F64, requests: RequestSet) -> bool:
+def is_saturated(records: F64, requests: RequestSet) -> bool:
     """Open loop: requests of the last fifth wait much longer than those of the second fifth, beyond noise."""
     if requests.closed or requests.size < 40 or float(requests.sent_ms.max()) <= 0.0:
         return False
@@ -209,7 +209,7 @@ def _timeline(engine: InstanceRun) -> Timeline:
     )
 
 
-def _as_reached(step: StepModel, load: Load, outputs: Lengths, instances: int) -> StepModel:
+def as_reached(step: StepModel, load: Load, outputs: Lengths, instances: int) -> StepModel:
     """The front end that ``load`` meets: none for an offline batch, which calls the engine's library; one message for
     every ``stream_interval`` tokens.
 
@@ -238,7 +238,7 @@ def _as_reached(step: StepModel, load: Load, outputs: Lengths, instances: int) -
     return replace(step, front_end=front)
 
 
-def _within_context(requests: RequestSet, resolved: ResolvedSettings, inputs: Lengths, outputs: Lengths) -> RequestSet:
+def within_context(requests: RequestSet, resolved: ResolvedSettings, inputs: Lengths, outputs: Lengths) -> RequestSet:
     """Raise InfeasibleError when a request exceeds the context; drawn tails are cut there instead."""
     longest = int((requests.inputs + requests.outputs).max())
     if longest <= resolved.max_model_len:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.errors import InputError
@@ -23,8 +23,12 @@ STEEP = 1.10
 
 
 @dataclass
-class _Search:
-    """Simulates one instance at a load and remembers how often it did."""
+class Search:
+    """Simulates one instance at a load and remembers how often it did.
+
+    ``simulated`` runs something else that serves (pools for prefill and decode); bands and seats are then those of
+    ``instance`` and ``seats``.
+    """
 
     instance: Instance
     load: Load
@@ -32,6 +36,8 @@ class _Search:
     outputs: Lengths
     slo: Sequence[SloTarget]
     seed: int
+    simulated: Callable[[Load], SimResult] | None = None
+    seats: int = 0
     runs: int = 0
 
     def at_rate(self, rate: float) -> SimResult:
@@ -51,6 +57,8 @@ class _Search:
 
     def _run(self, load: Load) -> SimResult:
         self.runs += 1
+        if self.simulated is not None:
+            return self.simulated(load)
         return simulate(self.instance, load, self.inputs, self.outputs, slo=self.slo, seed=self.seed)
 
     def ratio(self, result: SimResult) -> float:
@@ -74,16 +82,20 @@ def largest_load(
     Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare). Closed:
     on the number of clients. Offline: the throughput with everything queued. Raises what ``simulate`` raises.
     """
-    search = _Search(instance, load, input_tokens, output_tokens, slo, seed)
-    if load.kind == "closed":
+    return largest_of(Search(instance, load, input_tokens, output_tokens, slo, seed), replicas)
+
+
+def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
+    """``largest_load`` for whatever ``search`` simulates."""
+    if search.load.kind == "closed":
         return _largest_concurrency(search, replicas)
     top = search.offline()
-    if load.kind == "offline":
+    if search.load.kind == "offline":
         return _answer(search, replicas, top.req_per_s, top, steep=False)
     return _largest_rate(search, top.req_per_s, replicas)
 
 
-def _largest_rate(search: _Search, ceiling: float, replicas: int) -> LargestLoad:
+def _largest_rate(search: Search, ceiling: float, replicas: int) -> LargestLoad:
     low, low_result = 0.0, None
     high = ceiling
     rate = 0.9 * ceiling
@@ -105,8 +117,9 @@ def _largest_rate(search: _Search, ceiling: float, replicas: int) -> LargestLoad
     return _answer(search, replicas, low, low_result, steep=steep)
 
 
-def _largest_concurrency(search: _Search, replicas: int) -> LargestLoad:
-    limit = max(1, min(2 * search.instance.resolved.max_num_seqs * search.instance.resolved.dp, 8192))
+def _largest_concurrency(search: Search, replicas: int) -> LargestLoad:
+    seats = search.seats or search.instance.resolved.max_num_seqs * search.instance.resolved.dp
+    limit = max(1, min(2 * seats, 8192))
     low, low_result, high = 0, None, limit + 1
     clients = 1
     while clients <= limit:
@@ -130,7 +143,7 @@ def _largest_concurrency(search: _Search, replicas: int) -> LargestLoad:
     return replace(found, concurrency=low * replicas)
 
 
-def _answer(search: _Search, replicas: int, rate: float, result: SimResult | None, *, steep: bool) -> LargestLoad:
+def _answer(search: Search, replicas: int, rate: float, result: SimResult | None, *, steep: bool) -> LargestLoad:
     where = "saturated" if steep else (bands.region(result) if result else "any")
     sd = bands.calibrated_log_sd(search.instance.step, "output_tok_per_s")
     by = bands.factors(search.instance.step.evidence, "output_tok_per_s", where, sd, engine=search.instance.step.engine)
@@ -145,7 +158,7 @@ def _answer(search: _Search, replicas: int, rate: float, result: SimResult | Non
     )
 
 
-def _binding(search: _Search, result: SimResult | None) -> str:
+def _binding(search: Search, result: SimResult | None) -> str:
     if not search.slo or result is None:
         return "throughput" if result is not None else "slo"
     by_metric = {"ttft": result.ttft_ms, "tpot": result.tpot_ms, "itl": result.itl_ms, "e2e": result.e2e_ms}
@@ -179,7 +192,7 @@ def load_sensitivity(
     seed: int = 0,
 ) -> float:
     """Percent by which TTFT p99 grows with one more percent of load (open loop, over a step of 3 %)."""
-    search = _Search(instance, load, input_tokens, output_tokens, (), seed)
+    search = Search(instance, load, input_tokens, output_tokens, (), seed)
     rate = mean_rate(load.times_s) if load.arrival == "trace" else load.rate_per_s
     here, beyond = search.at_rate(rate), search.at_rate(rate * PROBE)
     if here.ttft_ms is None or beyond.ttft_ms is None:
@@ -198,7 +211,7 @@ def load_curve(
     points: int = 12,
 ) -> tuple[CurvePoint, ...]:
     """Performance of one instance from light load past its knee: rates up to 1.1 x capacity, or doubling clients."""
-    search = _Search(instance, load, input_tokens, output_tokens, slo, seed)
+    search = Search(instance, load, input_tokens, output_tokens, slo, seed)
     found = []
     if load.kind == "closed":
         top = max(1, min(search.instance.resolved.max_num_seqs * search.instance.resolved.dp, 2048))

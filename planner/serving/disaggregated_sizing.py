@@ -1,0 +1,68 @@
+"""What a disaggregated unit is predicted to do, with bands, and the largest load that it carries within an SLO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.evidence import Interval
+from planner.serving import bands
+from planner.serving.disaggregated import Disaggregated, PoolUse, simulate_disaggregated
+from planner.serving.kv_transfer import UNCERTAINTY
+from planner.serving.predict import performance, scaled
+from planner.serving.sizing import Search, largest_of
+from planner.serving.types import LargestLoad, Lengths, Load, Performance, SimResult, SloTarget
+
+
+def predict_disaggregated(
+    unit: Disaggregated,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    slo: Sequence[SloTarget] = (),
+    seed: int = 0,
+) -> tuple[Performance, PoolUse]:
+    """Simulate ``unit`` and put the 80 % bands of the weaker role's evidence around it.
+
+    As for one instance, open arrivals are repeated with slower and faster steps. TTFT's band also holds the transfer
+    at ``UNCERTAINTY`` times its time and at that part of it. Raises what ``simulate_disaggregated`` raises.
+    """
+
+    def run(factor: float) -> tuple[SimResult, PoolUse]:
+        roles = [replace(role, step=scaled(role.step, factor)) for role in (unit.prefill, unit.decode)]
+        changed = replace(unit, prefill=roles[0], decode=roles[1]) if factor != 1.0 else unit
+        return simulate_disaggregated(changed, load, input_tokens, output_tokens, slo=slo, seed=seed)
+
+    result, use = run(1.0)
+    step = replace(unit.decode.step, evidence=unit.evidence)
+    others: tuple[SimResult, ...] = ()
+    if load.kind == "open":
+        sd = bands.calibrated_log_sd(step, "tpot")
+        spread = bands.factors(step.evidence, "tpot", bands.region(result), sd, engine=step.engine)
+        others = (run(min(spread.low, 1.0))[0], run(max(spread.high, 1.0))[0])
+    found = performance(result, step, others)
+    if found.ttft_ms_80 is not None:
+        band, moved = found.ttft_ms_80, use.transfer_ms_mean
+        low = max(0.0, band.low - moved * (1 - 1 / UNCERTAINTY))
+        found = replace(found, ttft_ms_80=Interval(band.value, low, band.high + moved * (UNCERTAINTY - 1)))
+    return found, use
+
+
+def largest_disaggregated_load(
+    unit: Disaggregated,
+    load: Load,
+    input_tokens: Lengths,
+    output_tokens: Lengths,
+    *,
+    slo: Sequence[SloTarget] = (),
+    seed: int = 0,
+) -> LargestLoad:
+    """The largest load of the kind of ``load`` within ``slo`` that one unit carries; see ``largest_load``."""
+
+    def simulated(at: Load) -> SimResult:
+        return simulate_disaggregated(unit, at, input_tokens, output_tokens, slo=slo, seed=seed)[0]
+
+    weaker = replace(unit.decode, step=replace(unit.decode.step, evidence=unit.evidence))
+    seats = unit.decode.resolved.max_num_seqs * unit.decode.resolved.dp * unit.decode_count
+    return largest_of(Search(weaker, load, input_tokens, output_tokens, slo, seed, simulated, seats))

@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from planner import MODEL_VERSION
 from planner.catalog import get_model
-from planner.economics import power_w, unit_costs
+from planner.economics import power_w
 from planner.engines import ResolvedSettings, resolve, support
 from planner.errors import InfeasibleError, InputError, PlannerError, UnsupportedError
-from planner.estimate_request import Query, parse_request
-from planner.evidence import Interval
+from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
+from planner.estimate_disagg import answer_pools
+from planner.estimate_request import Query, longest, parse_pools, parse_request
 from planner.memory import MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
-from planner.serving import Instance, Lengths, Percentiles, Performance, predict
+from planner.serving import Instance, Performance, predict
 from planner.steptime import build
 
 
@@ -44,8 +44,10 @@ def estimate(request: Mapping[str, Any], *, find_model: Callable[[str], ModelSpe
         "model_version": MODEL_VERSION,
     }
     try:
-        query = parse_request(request, find_model)
-        _answer(query, answer)
+        if request.get("disagg") is not None:
+            answer_pools(parse_pools(request, find_model), answer)
+        else:
+            _answer(parse_request(request, find_model), answer)
     except UnsupportedError as error:
         _stop(answer, "unsupported", str(error))
     except InfeasibleError as error:
@@ -102,11 +104,11 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         answer["reasons"] = list(able.reasons)
         return
     answer["reasons"] = list(able.warnings)
-    expected = _longest(query.inputs) + _longest(query.outputs) if query.inputs and query.outputs else None
+    expected = longest(query.inputs) + longest(query.outputs) if query.inputs and query.outputs else None
     resolved = _with_room(resolve(query.settings, query.model, query.gpu, expected_len=expected), query, answer)
     total, others = query.gpu_memory_gib, query.used_by_others_gib
     memory = ledger(query.model, query.gpu, resolved, total_gib=total, used_by_others_gib=others)
-    answer["memory"] = _memory(memory)
+    answer["memory"] = memory_answer(memory)
     answer["evidence"] = memory.evidence.value
     if not memory.fits:
         _stop(answer, "infeasible", "")
@@ -118,13 +120,13 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         return
     instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved))
     performance = predict(instance, query.load, query.inputs, query.outputs, seed=query.seed)
-    answer["perf"] = _perf(performance)
+    answer["perf"] = perf_answer(performance)
     answer["evidence"] = performance.evidence.value
     answer["reasons"].extend(note for note in instance.step.notes if note not in answer["reasons"])
     if performance.saturated:
         answer["reasons"].append("The rate is above what the deployment carries: the queue grows without bound.")
     if query.usd_per_gpu_hour is not None:
-        answer["cost"] = _cost(query.usd_per_gpu_hour * resolved.gpus, performance)
+        answer["cost"] = cost_answer(query.usd_per_gpu_hour * resolved.gpus, performance)
     answer["power_w"] = _power(query, resolved, memory, performance)
 
 
@@ -138,7 +140,7 @@ def _with_room(resolved: ResolvedSettings, query: Query, answer: dict[str, Any])
     if query.settings.max_num_batched_tokens is not None:
         return resolved
     beside = min(query.load.concurrency or resolved.max_num_seqs, resolved.max_num_seqs)
-    needed = -(-(_longest(query.inputs) + beside) // 64) * 64
+    needed = -(-(longest(query.inputs) + beside) // 64) * 64
     if needed <= resolved.max_num_batched_tokens:
         return resolved
     answer["reasons"].append(
@@ -147,69 +149,6 @@ def _with_room(resolved: ResolvedSettings, query: Query, answer: dict[str, Any])
     )
     origin = {**resolved.origin, "max_num_batched_tokens": "longest prompt + running sequences, chunked prefill off"}
     return replace(resolved, max_num_batched_tokens=needed, origin=origin)
-
-
-def _longest(lengths: Lengths) -> int:
-    if lengths.kind == "fixed":
-        return lengths.value
-    if lengths.kind == "uniform":
-        return lengths.high
-    if lengths.kind == "normal":
-        return max(1, int(lengths.mean + 4.0 * lengths.sd))
-    return max(lengths.samples)
-
-
-def _memory(memory: MemoryLedger) -> dict[str, Any]:
-    names = (
-        "weights_gib", "activation_gib", "non_torch_gib", "graph_gib", "kv_gib", "kv_blocks", "block_tokens",
-        "kv_tokens", "max_concurrency", "largest_model_len",
-    )  # fmt: skip
-    band = memory.kv_gib_80
-    return {
-        **{name: _rounded(getattr(memory, name)) for name in names},
-        "interval80": {"kv_gib": _interval(band)},
-    }
-
-
-def _perf(performance: Performance) -> dict[str, Any]:
-    return {
-        "output_tok_per_s": _rounded(performance.output_tok_per_s),
-        "total_tok_per_s": _rounded(performance.total_tok_per_s),
-        "req_per_s": _rounded(performance.req_per_s),
-        "ttft_ms": _percentiles(performance.ttft_ms),
-        "tpot_ms": _percentiles(performance.tpot_ms),
-        "e2e_ms": _percentiles(performance.e2e_ms),
-        "interval80": {
-            "output_tok_per_s": _interval(performance.output_tok_per_s_80),
-            "ttft_ms": _interval(performance.ttft_ms_80),
-            "tpot_ms": _interval(performance.tpot_ms_80),
-        },
-        "preemptions": performance.preemptions,
-        "kv_waste": _rounded(performance.kv_waste),
-        "load_region": performance.load_region,
-    }
-
-
-def _percentiles(value: Percentiles | None) -> dict[str, float] | None:
-    if value is None:
-        return None
-    return {stat: _rounded(getattr(value, stat)) for stat in ("mean", "p50", "p90", "p99")}
-
-
-def _interval(value: Interval | None) -> list[float] | None:
-    return None if value is None else [_rounded(value.low), _rounded(value.high)]
-
-
-def _rounded(value: Any) -> Any:
-    """Floats to six significant digits: more would pretend, fewer would lose."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def _cost(usd_per_hour: Decimal, performance: Performance) -> dict[str, Any]:
-    output = performance.output_tok_per_s
-    per_input, per_output, per_total = unit_costs(usd_per_hour, performance.total_tok_per_s - output, output)
-    prices = {"usd_per_mtok_input": per_input, "usd_per_mtok_output": per_output, "usd_per_mtok_total": per_total}
-    return {name: None if value is None else float(value) for name, value in prices.items()}
 
 
 def _power(query: Query, resolved: ResolvedSettings, memory: MemoryLedger, performance: Performance) -> float | None:
@@ -226,4 +165,4 @@ def _power(query: Query, resolved: ResolvedSettings, memory: MemoryLedger, perfo
         mean_batch=performance.mean_batch,
         mean_context_tokens=query.inputs.expected + query.outputs.expected / 2,
     )
-    return None if watts is None else _rounded(float(watts * resolved.gpus))
+    return None if watts is None else rounded(float(watts * resolved.gpus))

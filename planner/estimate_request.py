@@ -53,8 +53,27 @@ KNOWN_FIELDS = (
     "prefix_hit",
     "seed",
     "usd_per_gpu_hour",
+    "disagg",
 )
 LOAD_FIELDS = ("kind", "concurrency", "requests", "rate_per_s", "arrival", "cv", "stream_interval")
+ROLES = ("prefill", "decode")
+ROLE_FIELDS = (
+    "instances",
+    "tp",
+    "pp",
+    "ep",
+    "dp",
+    "precision",
+    "max_model_len",
+    "gpu_memory_utilization",
+    "free_gpu_memory_fraction",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_tokens",
+    "capacity_policy",
+    "enforce_eager",
+)
+MAX_INSTANCES = 1024
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 50_000_000
 
@@ -138,6 +157,42 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
     )
 
 
+@dataclass(frozen=True)
+class PoolsQuery:
+    """A validated request for prefill and decode pools: query and instances of each role, and the stated link."""
+
+    roles: dict[str, tuple[Query, int]]
+    link_gb_s: float | None
+
+
+def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> PoolsQuery:
+    """Validate a request with ``disagg: {prefill: {...}, decode: {...}, link_gb_s}``.
+
+    A role may set what ``ROLE_FIELDS`` names; what it leaves out is the request's own. Raises InputError as
+    ``parse_request`` does.
+    """
+    given = request["disagg"]
+    if not isinstance(given, Mapping):
+        raise InputError("must be an object", field="disagg", value=given)
+    unknown = sorted(set(given) - {*ROLES, "link_gb_s"})
+    if unknown:
+        raise InputError("unknown field", field=f"disagg.{unknown[0]}", remedy="Use prefill, decode and link_gb_s.")
+    base = {key: value for key, value in request.items() if key != "disagg"}
+    roles = {}
+    for role in ROLES:
+        own = given.get(role)
+        if not isinstance(own, Mapping):
+            raise InputError("must be an object", field=f"disagg.{role}", value=own, remedy="Say at least {tp: 1}.")
+        strange = sorted(set(own) - set(ROLE_FIELDS))
+        if strange:
+            known = ", ".join(ROLE_FIELDS)
+            raise InputError("unknown field", field=f"disagg.{role}.{strange[0]}", remedy=f"Known fields: {known}.")
+        count = _whole(own, "instances", default=1, path=f"disagg.{role}.", most=MAX_INSTANCES) or 1
+        settings = {key: value for key, value in own.items() if key != "instances"}
+        roles[role] = parse_request({**base, **settings}, find_model), count
+    return PoolsQuery(roles, _number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5))
+
+
 def _load(request: Mapping[str, Any]) -> Load | None:
     given = request.get("load")
     prefix_hit = _number(request, "prefix_hit", low=0.0, high=1.0) or 0.0
@@ -203,6 +258,17 @@ def _lengths(request: Mapping[str, Any], field: str, *, required: bool) -> Lengt
         raise InputError("must be a number, {mean, sd} or {low, high}", field=field, value=dict(given))
     value = _whole(request, field, most=MAX_TOKENS)
     return Lengths("fixed", value=value or 1)
+
+
+def longest(lengths: Lengths) -> int:
+    """Longest length that occurs: for a normal distribution its mean plus four standard deviations."""
+    if lengths.kind == "fixed":
+        return lengths.value
+    if lengths.kind == "uniform":
+        return lengths.high
+    if lengths.kind == "normal":
+        return max(1, int(lengths.mean + 4.0 * lengths.sd))
+    return max(lengths.samples)
 
 
 def _text(source: Mapping[str, Any], key: str, *, required: bool = False) -> str | None:

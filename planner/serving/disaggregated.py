@@ -139,10 +139,12 @@ def simulate_disaggregated(
     requests = request_set(
         load, input_tokens, output_tokens, seed=seed, block_tokens=unit.prefill.resolved.block_tokens
     )
-    for role in (unit.prefill, unit.decode):
-        requests = within_context(requests, role.resolved, input_tokens, output_tokens)
+    requests = within_context(requests, unit.decode.resolved, input_tokens, output_tokens)
+    prompts = replace(requests, outputs=np.ones_like(requests.outputs))
+    prompts = within_context(prompts, unit.prefill.resolved, input_tokens, ONE_TOKEN)
+    requests = replace(requests, inputs=prompts.inputs, hits=prompts.hits)
     pools = _Pools(unit, load, requests, output_tokens)
-    run = _closed(pools, load) if requests.closed else pools.run(requests.sent_ms)
+    run = _closed(pools) if requests.closed else pools.run(requests.sent_ms)
     return _summarise(run, requests, slo, load.stream_interval)
 
 
@@ -168,7 +170,8 @@ class _Pools:
         self.decode_rules = replace(rules, policy=policy)
         self.owner_prefill = np.arange(requests.size) % ranks[0]
         self.owner_decode = np.arange(requests.size) % ranks[1]
-        self.handover_ms = self._handover_ms()
+        self.step_ms = self._step_ms()
+        self.handover_ms = HANDOVER_STEPS[unit.decode.resolved.engine] * self.step_ms
 
     def run(self, sent: F64) -> _Run:
         """Both pools for requests sent at ``sent`` (any order)."""
@@ -206,9 +209,8 @@ class _Pools:
             sends[p] = receives[d] = arrived[i] = end
         return arrived
 
-    def _handover_ms(self) -> float:
-        """Waiting for step borders: a share of the step at the batch that the load keeps up (Little's law)."""
-        steps = HANDOVER_STEPS[self.unit.decode.resolved.engine]
+    def _step_ms(self) -> float:
+        """A decode step at the batch that the load keeps up (Little's law)."""
         requests = self.requests
         kv = float(requests.inputs.mean() + requests.outputs.mean() / 2)
         if requests.closed:
@@ -221,10 +223,10 @@ class _Pools:
                 seats = rate * float(requests.outputs.mean()) * self.decode_step.decode_ms(max(1, round(batch)), kv)
                 batch = min(seats / 1000.0, float(self.decode_rules.policy.max_seqs))
         batch = min(max(1.0, batch), float(self.decode_rules.policy.max_seqs))
-        return steps * self.decode_step.decode_ms(round(batch), kv)
+        return self.decode_step.decode_ms(round(batch), kv)
 
 
-def _closed(pools: _Pools, load: Load) -> _Run:
+def _closed(pools: _Pools) -> _Run:
     """A closed loop: each client's next request follows its last answer.
 
     Send times and answers are found in turn until they agree; each turn settles at least one more round of answers.
@@ -232,20 +234,19 @@ def _closed(pools: _Pools, load: Load) -> _Run:
     requests, clients = pools.requests, pools.requests.first_issued
     rounds = -(-requests.size // clients)
     index = np.arange(requests.size)
-    sent = np.zeros(requests.size)
-    run = pools.run(sent + index * _TICK_MS)
-    guess = float(np.median(run.e2e[:clients]))
-    sent = (index // clients) * guess
+    guess = pools.step_ms * float(requests.outputs.mean())
+    sent: F64 = (index // clients) * guess + index * _TICK_MS
+    run = pools.run(sent)
     for _ in range(rounds + _EXTRA_ROUNDS):
-        run = pools.run(sent)
         follows = np.zeros(requests.size)
         ends = run.sent + run.e2e
         follows[clients:] = ends[:-clients] + pools.turnaround + requests.think_ms[clients:]
         follows[:clients] = index[:clients] * _TICK_MS
         settled = float(np.abs(follows - sent).max()) < _SETTLED_MS
-        sent = follows
         if settled:
             break
+        sent = follows
+        run = pools.run(sent)
     return run
 
 

@@ -1,0 +1,100 @@
+"""The estimate contract for prefill and decode pools: ``disagg`` in a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.estimate import estimate
+
+ASKED = {
+    "id": "u",
+    "model": "meta-llama/Llama-3.1-70B-Instruct",
+    "gpu": "H100",
+    "engine": "vllm",
+    "precision": "fp8",
+    "load": {"kind": "open", "rate_per_s": 4, "requests": 300},
+    "input_tokens": 4000,
+    "output_tokens": 500,
+    "disagg": {"prefill": {"tp": 2, "instances": 2}, "decode": {"tp": 4}},
+}
+
+
+def test_a_unit_answers_like_any_deployment_and_says_what_each_pool_does() -> None:
+    answer = estimate({**ASKED, "usd_per_gpu_hour": 2.5})
+    assert answer["status"] == "ok"
+    assert set(answer["perf"]) >= {"output_tok_per_s", "ttft_ms", "tpot_ms", "interval80"}
+    pools = answer["disagg"]
+    assert (pools["prefill"]["gpus"], pools["decode"]["gpus"]) == (4, 4)
+    assert pools["transfer"]["link"] == "nvlink"
+    # 4,000 tokens in blocks of 64, 80 layers, 8 heads of 128, K and V, bf16
+    assert pools["transfer"]["mib_per_request"] == pytest.approx(63 * 64 * 80 * 8 * 128 * 2 * 2 / 2**20, rel=1e-5)
+    assert 0 < pools["prefill"]["utilisation"] < 1
+
+
+def test_cost_is_split_by_role() -> None:
+    """Case C1: three figures over the whole bill, and each role's own: $/h / (tok/s x 3600) x 10^6."""
+    answer = estimate({**ASKED, "usd_per_gpu_hour": 2.5})
+    perf, cost = answer["perf"], answer["cost"]
+    roles = cost["by_role"]
+    inputs = perf["total_tok_per_s"] - perf["output_tok_per_s"]
+    assert roles["prefill"]["usd_per_mtok_input"] == pytest.approx(4 * 2.5 / inputs / 3600 * 1e6, rel=1e-4)
+    assert roles["decode"]["usd_per_mtok_output"] == pytest.approx(
+        4 * 2.5 / perf["output_tok_per_s"] / 3600 * 1e6, rel=1e-4
+    )
+    assert roles["prefill"]["usd_per_hour"] + roles["decode"]["usd_per_hour"] == 8 * 2.5
+    whole = cost["usd_per_mtok_output"] * perf["output_tok_per_s"]
+    parts = (
+        roles["prefill"]["usd_per_mtok_input"] * inputs
+        + roles["decode"]["usd_per_mtok_output"] * perf["output_tok_per_s"]
+    )
+    assert parts == pytest.approx(whole, rel=1e-4)
+
+
+def test_each_role_must_hold_its_longest_request() -> None:
+    """Case D1: Llama-3.1-70B FP8 disaggregated on 8 GPUs, 131,072 tokens: TP 1 for prefill starts nowhere."""
+    asked = {**ASKED, "max_model_len": 131_072, "input_tokens": 100_000}
+    answer = estimate({**asked, "disagg": {"prefill": {"tp": 1, "instances": 4}, "decode": {"tp": 4}}})
+    assert answer["status"] == "infeasible"
+    assert answer["perf"] is None
+    assert [reason.split(":")[0] for reason in answer["reasons"]] == ["prefill"]
+    assert "the longest that fits" in answer["reasons"][0]
+    assert answer["disagg"]["decode"]["memory"]["largest_model_len"] == 131_072
+    wider = estimate({**asked, "disagg": {"prefill": {"tp": 4}, "decode": {"tp": 4}}})
+    assert wider["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("disagg", "field"),
+    [
+        ("both", "disagg:"),
+        ({"prefill": {"tp": 1}}, "disagg.decode:"),
+        ({"prefill": {"tp": 1}, "decode": {}, "proxy": {}}, "disagg.proxy:"),
+        ({"prefill": {"gpu": "H200"}, "decode": {}}, "disagg.prefill.gpu:"),
+        ({"prefill": {"instances": 0}, "decode": {}}, "disagg.prefill.instances:"),
+        ({"prefill": {}, "decode": {}, "link_gb_s": 0}, "disagg.link_gb_s:"),
+    ],
+)
+def test_a_wrong_unit_is_an_error_that_names_the_field(disagg: object, field: str) -> None:
+    answer = estimate({**ASKED, "disagg": disagg})
+    assert answer["status"] == "error"
+    assert answer["reasons"][0].startswith(field)
+
+
+def test_what_the_engine_cannot_disaggregate_is_a_state() -> None:
+    answer = estimate({**ASKED, "disagg": {"prefill": {"pp": 2}, "decode": {"tp": 4}}})
+    assert answer["status"] == "unsupported"
+    assert "pipeline stages" in answer["reasons"][0]
+    assert answer["perf"] is None
+
+
+def test_a_slower_link_is_seen_in_the_first_token_alone() -> None:
+    fast, slow = (estimate({**ASKED, "disagg": {**ASKED["disagg"], "link_gb_s": rate}}) for rate in (400, 4))
+    assert slow["perf"]["ttft_ms"]["p50"] > fast["perf"]["ttft_ms"]["p50"] + 100
+    assert slow["perf"]["tpot_ms"]["p50"] == pytest.approx(fast["perf"]["tpot_ms"]["p50"], rel=0.05)
+
+
+def test_without_a_load_only_the_memory_of_each_role_is_answered() -> None:
+    answer = estimate({key: value for key, value in ASKED.items() if key != "load"})
+    assert answer["status"] == "ok"
+    assert answer["perf"] is None
+    assert answer["disagg"]["prefill"]["memory"]["kv_tokens"] > 0

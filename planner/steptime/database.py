@@ -129,6 +129,43 @@ class OperatorDatabase:
         return {dtype: {shape: frozenset(s) for shape, s in shapes.items()} for dtype, shapes in grid.items()}
 
     @cache  # noqa: B019
+    def moe_kernels(self, mode: str) -> Mapping[str, frozenset[MoeShape]]:
+        """Shapes whose experts were measured in ``mode``, by the table's name of the kernel."""
+        sizes = ("hidden_size", "inter_size", "topk", "num_experts")
+        columns = self.columns("moe", "moe_perf", ("moe_dtype", "kernel_source", *sizes))
+        if columns is None:
+            return {}
+        dtypes, code = _codes(columns["moe_dtype"])
+        kernels, kernel_code = _codes(columns["kernel_source"])
+        rows, _ = _distinct([code, kernel_code, *(_integers(columns[name]) for name in sizes)])
+        shapes: dict[str, set[MoeShape]] = {}
+        for dtype, kernel, hidden, inter, topk, experts in rows:
+            if dtypes[dtype] == mode:
+                shapes.setdefault(kernels[kernel], set()).add((hidden, inter, topk, experts))
+        return {kernel: frozenset(found) for kernel, found in shapes.items()}
+
+    @cache  # noqa: B019
+    def moe_kernel_ms(
+        self, mode: str, kernel: str, shape: MoeShape, split: tuple[int, int], distribution: str
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(tokens, milliseconds) measured with one kernel where several timed the same shape; empty without rows."""
+        names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+        words = {"moe_dtype": mode, "kernel_source": kernel, "distribution": distribution}
+        columns = self.columns("moe", "moe_perf", (*names, *words, "latency"))
+        if columns is None:
+            return (), ()
+        kept = np.ones(len(columns["latency"]), dtype=bool)
+        for name, value in zip(names[1:], (*shape, *split), strict=True):
+            kept &= _integers(columns[name]) == value
+        for name, word in words.items():
+            texts, code = _codes(columns[name])
+            kept &= code == (texts.index(word) if word in texts else -1)
+        tokens = _integers(columns["num_tokens"])[kept]
+        ms = columns["latency"].to_numpy(zero_copy_only=False)[kept].astype(np.float64)
+        order = np.argsort(tokens, kind="stable")
+        return tuple(tokens[order].astype(float).tolist()), tuple(ms[order].tolist())
+
+    @cache  # noqa: B019
     def mla_grid(self, sparse: bool) -> tuple[tuple[int, int], ...]:
         """Measured latent-attention decode: (batch, longest KV), by batch. Raises NoOperatorDataError without rows."""
         family = "sparse_attention" if sparse else "mla"

@@ -91,7 +91,10 @@ class StateOp:
 
 @dataclass(frozen=True, slots=True)
 class MoeOp:
-    """Routed experts of one layer over an expert group of ``tp`` x ``ep`` ranks fed by ``dp`` attention ranks."""
+    """Routed experts of one layer over an expert group of ``tp`` x ``ep`` ranks fed by ``dp`` attention ranks.
+
+    ``kernel`` the engine's word for the kernel asked for; empty: its own choice.
+    """
 
     hidden: int
     intermediate: int
@@ -102,6 +105,7 @@ class MoeOp:
     ep: int
     dp: int
     weight: WeightFormat
+    kernel: str = ""
     count: float = 1.0
 
 
@@ -231,6 +235,7 @@ class _Builder:
             ep=ep,
             dp=self.resolved.dp,
             weight=self.weight(expert.precision, expert.bits),
+            kernel=(self.resolved.moe_backend or "").lower(),
         )
         self.add(moe, group.count)
         if self.resolved.dp > 1:

@@ -16,6 +16,8 @@ from planner.steptime.sources import F64, Timed, monotone
 
 MODES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4"}
 WEIGHT_ONLY_MODES = {"int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
+_KERNEL_WORDS = {("trtllm", "trtllm"): "min_latency"}
+"""(package's engine, engine's word for the kernel): what the tables call it, where they call it otherwise."""
 MXFP8_MODE = "w4a8_mxfp4_mxfp8"
 
 _DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
@@ -24,6 +26,10 @@ _LARGEST_TOKENS = 16384
 _IMPLAUSIBLE = 1.8
 """A table whose times are this much above a comparable one's (median over the row counts) did not measure the
 kernel."""
+_SLOW_ARITHMETIC, _MANY_TOKENS = 1.5, 1024.0
+"""From so many tokens on experts are bound by arithmetic, and kernels of two engines on one GPU reach similar rates:
+rows that much above the other engine's hold something else. TensorRT-LLM's block-scaled FP8 rows on Hopper reach 140
+TFLOPS for DeepSeek-V3 on 8 GPUs, vLLM's 280; published prompts take what 280 gives."""
 _FARTHEST = 1.2
 """Sum of log ratios over the shape's sizes beyond which another shape says nothing."""
 
@@ -33,9 +39,13 @@ def moe_rows(database: OperatorDatabase, op: MoeOp, rows: tuple[float, ...]) -> 
     """Time of one expert layer at ``rows`` tokens per attention rank.
 
     Order: rows of this shape, unless a comparable table shows them to be far too slow; the nearest shape, scaled by
-    work and weight bytes; the other engine's rows of this GPU. Everything but the first is EXTRAPOLATED.
+    work and weight bytes; the other engine's rows of this GPU. Everything but the first is EXTRAPOLATED. A kernel that
+    is asked for by name and was measured with other shapes only lends its arithmetic rate.
     """
     mode = _mode(database, op)
+    asked = _by_kernel(database, op, mode, rows)
+    if asked is not None:
+        return asked
     other = open_database(database.system, _other_engine(database))
     own = _exact(database, op, mode, rows)
     if own is None:
@@ -50,7 +60,64 @@ def moe_rows(database: OperatorDatabase, op: MoeOp, rows: tuple[float, ...]) -> 
     if comparable is not None and float(np.median(own.ms / comparable.ms)) > _IMPLAUSIBLE:
         note = f"experts: the {mode} rows of {database.backend} are implausibly slow; {comparable.notes[-1]}"
         return replace(comparable, notes=(note,))
-    return own
+    return own if comparable is None else _sound_arithmetic(database, own, comparable, mode, np.array(rows) * op.dp)
+
+
+def _sound_arithmetic(database: OperatorDatabase, own: Timed, comparable: Timed, mode: str, tokens: F64) -> Timed:
+    """``own`` with the comparable rows where many tokens take implausibly long."""
+    slow = (tokens >= _MANY_TOKENS) & (own.ms > _SLOW_ARITHMETIC * comparable.ms)
+    if not slow.any():
+        return own
+    note = f"experts: the {mode} rows of {database.backend} are implausibly slow at many tokens; {comparable.notes[-1]}"
+    ms = monotone(np.where(slow, comparable.ms, own.ms))
+    return Timed(ms, Evidence.EXTRAPOLATED, (*own.notes, note))
+
+
+def _by_kernel(database: OperatorDatabase, op: MoeOp, mode: str, rows: tuple[float, ...]) -> Timed | None:
+    """The kernel that ``op`` names; None when it names none, or none that was measured.
+
+    Where only other shapes were measured with it: its arithmetic rate at as many tokens an expert, or the rows of this
+    shape by another kernel where those are slower (any kernel reads the weights).
+    """
+    if not op.kernel:
+        return None
+    word = _KERNEL_WORDS.get((database.backend, op.kernel), op.kernel)
+    kernels = {kernel: shapes for kernel, shapes in database.moe_kernels(mode).items() if word in kernel}
+    shape = (op.hidden, op.intermediate, op.topk, op.experts)
+    for kernel, shapes in kernels.items():
+        if shape in shapes:
+            return _rows_of_kernel(database, op, mode, kernel, rows)
+    splits = database.moe_grid().get(mode, {})
+    choices = [
+        replace(op, hidden=hidden, intermediate=inter, topk=topk, experts=experts)
+        for shapes in kernels.values()
+        for hidden, inter, topk, experts in sorted(shapes)
+        if (op.tp, op.ep) in splits[(hidden, inter, topk, experts)]
+    ]
+    own = _exact(database, op, mode, rows)
+    if own is None or not choices:
+        return None
+    near = min(choices, key=lambda other: _distance(op, (other.hidden, other.intermediate, other.topk, other.experts),
+                                                    other.tp, other.ep))  # fmt: skip
+    as_full = near.experts / near.topk * op.topk / op.experts
+    tokens = np.array(rows)
+    ms = _query(database, near, mode, tuple((tokens * as_full).tolist()))
+    slower = np.maximum(own.ms, ms * arithmetic(op, tokens) / arithmetic(near, tokens * as_full))
+    note = f"experts by {op.kernel}: its arithmetic rate with {near.hidden}x{near.intermediate}, top {near.topk}"
+    return Timed(monotone(slower), Evidence.EXTRAPOLATED, (f"{note} of {near.experts}",))
+
+
+def _rows_of_kernel(
+    database: OperatorDatabase, op: MoeOp, mode: str, kernel: str, rows: tuple[float, ...]
+) -> Timed | None:
+    shape = (op.hidden, op.intermediate, op.topk, op.experts)
+    for distribution in _DISTRIBUTIONS:
+        tokens, ms = database.moe_kernel_ms(mode, kernel, shape, (op.tp, op.ep), distribution)
+        if tokens:
+            wanted = np.array(rows) * op.dp
+            inside = np.interp(wanted, tokens, ms)
+            return Timed(monotone(inside * np.maximum(1.0, wanted / tokens[-1])), Evidence.SILICON)
+    return None
 
 
 def _mode(database: OperatorDatabase, op: MoeOp) -> str:
@@ -160,6 +227,11 @@ def _distance(op: MoeOp, shape: MoeShape, tp: int, ep: int) -> float:
     )
     weights = (0.5, 0.5, 1.0, 0.6, 0.3)
     return sum(weight * abs(log(a / b)) for weight, (a, b) in zip(weights, pairs, strict=True))
+
+
+def arithmetic(op: MoeOp, tokens: F64) -> F64:
+    """Relative number of operations of one rank: three (gated) or two matrices for each routed token."""
+    return (3 if op.gated else 2) * op.hidden * op.intermediate / op.tp * tokens * op.dp * op.topk / op.ep
 
 
 def work(op: MoeOp, tokens: F64) -> F64:

@@ -128,6 +128,44 @@ def test_implausibly_slow_experts_are_exchanged() -> None:
     assert model.decode_ms(32, 1024) < step("Qwen/Qwen3-30B-A3B", H200).decode_ms(32, 1024)
 
 
+def test_rows_that_are_slow_only_at_many_tokens_are_exchanged_there() -> None:
+    """TensorRT-LLM's block-scaled FP8 rows for DeepSeek-V3 on 8 H200 take twice vLLM's once arithmetic counts."""
+    block = WeightFormat("fp8_block", 8.0, "fp8")
+    op = MoeOp(7168, 2048, 8, 256, True, 8, 1, 1, block)
+    rows = (4.0, 16.0, 8192.0)
+    trt, vllm = open_database("h200_sxm", "tensorrt_llm"), open_database("h200_sxm", "vllm")
+    assert trt is not None
+    assert vllm is not None
+    timed, other = moe_rows(trt, op, rows), moe_rows(vllm, op, rows)
+    assert timed.ms[2] == pytest.approx(other.ms[2])
+    assert timed.ms[0] > 1.5 * other.ms[0]  # few tokens: its own launch and weight reads stay
+    assert timed.evidence is Evidence.EXTRAPOLATED
+    assert "many tokens" in timed.notes[-1]
+
+
+def test_a_kernel_asked_for_by_name_lends_its_arithmetic_rate() -> None:
+    """Marlin reads MXFP4 weights as fast as Triton's kernel on Hopper and multiplies half as fast."""
+    mxfp4 = WeightFormat("mxfp4", 4.25, "bf16")
+    default = MoeOp(2880, 2880, 4, 128, True, 2, 1, 1, mxfp4)
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    rows = (1.0, 32.0, 8192.0)
+    ratio = moe_rows(database, replace(default, kernel="marlin"), rows).ms / moe_rows(database, default, rows).ms
+    assert ratio[:2] == pytest.approx([1.0, 1.0])
+    assert 1.5 < ratio[2] < 2.2
+
+
+def test_a_kernel_measured_with_this_shape_has_its_own_rows() -> None:
+    fp4 = WeightFormat("fp4", 4.5, "fp4")
+    op = MoeOp(7168, 2048, 8, 256, True, 8, 1, 1, fp4)
+    database = open_database("b200_sxm", "tensorrt_llm")
+    assert database is not None
+    rows = (1.0, 64.0, 8192.0)
+    asked = moe_rows(database, replace(op, kernel="trtllm"), rows)
+    assert asked.evidence is Evidence.SILICON
+    assert asked.ms[2] < moe_rows(database, op, rows).ms[2]
+
+
 def test_a_fresh_expert_shape_is_scaled_from_its_neighbour_and_says_so() -> None:
     database = open_database("h200_sxm", "vllm")
     assert database is not None

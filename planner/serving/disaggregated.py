@@ -23,7 +23,14 @@ from planner.serving.arrivals import RequestSet, request_set
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import KvShipment, Link, kv_shipment
-from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms
+from planner.serving.metrics import (
+    as_streamed,
+    first_message_tokens,
+    histogram_percentiles,
+    meets_slo,
+    percentiles,
+    tpot_ms,
+)
 from planner.serving.simulator import as_reached, instance_rules, is_saturated, within_context
 from planner.serving.types import F64, I64, Lengths, Load, SimResult, SloTarget
 from planner.steptime.types import StepModel
@@ -145,7 +152,8 @@ def simulate_disaggregated(
     requests = replace(requests, inputs=prompts.inputs, hits=prompts.hits)
     pools = _Pools(unit, load, requests, output_tokens)
     run = _closed(pools) if requests.closed else pools.run(requests.sent_ms)
-    return _summarise(run, requests, slo, load.stream_interval)
+    interval = first_message_tokens(unit.decode.resolved.engine, load.stream_interval)
+    return _summarise(run, requests, slo, interval)
 
 
 class _Pools:

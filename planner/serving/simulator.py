@@ -16,7 +16,14 @@ from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, default_requests, mean_rate, request_chunks, request_set
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
-from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, percentiles, tpot_ms
+from planner.serving.metrics import (
+    as_streamed,
+    first_message_tokens,
+    histogram_percentiles,
+    meets_slo,
+    percentiles,
+    tpot_ms,
+)
 from planner.serving.stream import CHUNK, LONG_RUN, run_stream
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
 from planner.steptime.types import FrontEnd, StepModel
@@ -70,13 +77,14 @@ def simulate(
         raise InfeasibleError("; ".join(instance.memory.reasons) or "the model does not fit", field="memory")
     rules = instance_rules(resolved, instance.memory)
     instances = replicas * resolved.dp
+    interval = first_message_tokens(resolved.engine, load.stream_interval)
     if load.kind == "open" and default_requests(load) > LONG_RUN and not timeline and router == "round_robin":
         chunks = request_chunks(
             load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens, chunk=CHUNK
         )
         within = (within_context(chunk, resolved, input_tokens, output_tokens) for chunk in chunks)
         reached = as_reached(step, load, output_tokens, instances)
-        return run_stream(reached, rules, within, slo=slo, instances=instances, stream_interval=load.stream_interval)
+        return run_stream(reached, rules, within, slo=slo, instances=instances, stream_interval=interval)
     requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
     requests = within_context(requests, resolved, input_tokens, output_tokens)
     return run_requests(
@@ -87,7 +95,7 @@ def simulate(
         instances=instances,
         router=router,
         timeline=timeline,
-        stream_interval=load.stream_interval,
+        stream_interval=interval,
     )
 
 

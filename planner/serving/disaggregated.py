@@ -24,8 +24,6 @@ from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import KvShipment, Link, kv_shipment
 from planner.serving.metrics import (
-    as_streamed,
-    first_message_tokens,
     histogram_percentiles,
     meets_slo,
     percentiles,
@@ -152,8 +150,7 @@ def simulate_disaggregated(
     requests = replace(requests, inputs=prompts.inputs, hits=prompts.hits)
     pools = _Pools(unit, load, requests, output_tokens)
     run = _closed(pools) if requests.closed else pools.run(requests.sent_ms)
-    interval = first_message_tokens(unit.decode.resolved.engine, load.stream_interval)
-    return _summarise(run, requests, slo, interval)
+    return _summarise(run, requests, slo)
 
 
 class _Pools:
@@ -307,14 +304,11 @@ def _holding(rules: InstanceRules, inputs: I64, outputs: I64 | None = None) -> I
     return replace(rules, pool_blocks=max(left, min(needed, rules.pool_blocks)))
 
 
-def _summarise(
-    run: _Run, requests: RequestSet, slo: Sequence[SloTarget], stream_interval: int
-) -> tuple[SimResult, PoolUse]:
+def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tuple[SimResult, PoolUse]:
     """Percentiles over all requests; batch and KV pool are the decode pool's."""
     records = np.zeros((requests.size, k.R_COUNT))
     records[:, k.R_SEND], records[:, k.R_TTFT], records[:, k.R_E2E] = run.sent, run.ttft, run.e2e
     records[:, k.R_INPUT], records[:, k.R_OUTPUT] = requests.inputs, requests.outputs
-    records = as_streamed(records, stream_interval)
     start_ms, end_ms = float(run.sent.min()), float((run.sent + run.e2e).max())
     duration_s = max((end_ms - start_ms) / 1000.0, 1e-9)
     output = float(requests.outputs.sum())

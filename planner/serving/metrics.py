@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.engines.types import EngineName
 from planner.serving import state as k
 from planner.serving.types import F64, Percentiles, SloTarget
 
@@ -37,27 +36,6 @@ def tpot_ms(records: F64) -> F64:
     many = records[:, k.R_OUTPUT] > 1
     kept = records[many]
     return (kept[:, k.R_E2E] - kept[:, k.R_TTFT]) / (kept[:, k.R_OUTPUT] - 1)
-
-
-def first_message_tokens(engine: EngineName, stream_interval: int) -> int:
-    """Tokens in the first message that a client gets.
-
-    vLLM sends the first token at once whatever the interval (``v1/engine/output_processor.py``). TensorRT-LLM's clients
-    get it with the others: the published TTFT of its InferenceX rows (interval 10, DeepSeek on B200 and H200, 4-16
-    clients) lies 6-12 steps above one prompt's time.
-    """
-    return 1 if engine is EngineName.VLLM else stream_interval
-
-
-def as_streamed(records: F64, interval: int) -> F64:
-    """Records as seen when the server sends every ``interval`` tokens: the first token comes with the first message."""
-    if interval <= 1:
-        return records
-    tokens = records[:, k.R_OUTPUT]
-    gap = (records[:, k.R_E2E] - records[:, k.R_TTFT]) / np.maximum(tokens - 1, 1)
-    seen = records.copy()
-    seen[:, k.R_TTFT] += gap * (np.minimum(tokens, interval) - 1)
-    return seen
 
 
 def meets_slo(records: F64, slo: Sequence[SloTarget]) -> np.ndarray:

@@ -17,8 +17,6 @@ from planner.serving.arrivals import RequestSet, default_requests, mean_rate, re
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
 from planner.serving.metrics import (
-    as_streamed,
-    first_message_tokens,
     histogram_percentiles,
     meets_slo,
     percentiles,
@@ -77,14 +75,13 @@ def simulate(
         raise InfeasibleError("; ".join(instance.memory.reasons) or "the model does not fit", field="memory")
     rules = instance_rules(resolved, instance.memory)
     instances = replicas * resolved.dp
-    interval = first_message_tokens(resolved.engine, load.stream_interval)
     if load.kind == "open" and default_requests(load) > LONG_RUN and not timeline and router == "round_robin":
         chunks = request_chunks(
             load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens, chunk=CHUNK
         )
         within = (within_context(chunk, resolved, input_tokens, output_tokens) for chunk in chunks)
         reached = as_reached(step, load, output_tokens, instances)
-        return run_stream(reached, rules, within, slo=slo, instances=instances, stream_interval=interval)
+        return run_stream(reached, rules, within, slo=slo, instances=instances)
     requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
     requests = within_context(requests, resolved, input_tokens, output_tokens)
     return run_requests(
@@ -95,7 +92,6 @@ def simulate(
         instances=instances,
         router=router,
         timeline=timeline,
-        stream_interval=interval,
     )
 
 
@@ -108,7 +104,6 @@ def run_requests(
     instances: int = 1,
     router: Router = "round_robin",
     timeline: bool = False,
-    stream_interval: int = 1,
 ) -> SimResult:
     """Run a drawn request set on ``instances`` instances and add them up."""
     if instances < 1:
@@ -125,7 +120,7 @@ def run_requests(
             engine.give(part)
             engine.run()
             engines.append(engine)
-    return summarise(engines, requests, slo, stream_interval)
+    return summarise(engines, requests, slo)
 
 
 def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
@@ -149,11 +144,9 @@ def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
     return parts
 
 
-def summarise(
-    engines: Sequence[InstanceRun], requests: RequestSet, slo: Sequence[SloTarget], stream_interval: int = 1
-) -> SimResult:
+def summarise(engines: Sequence[InstanceRun], requests: RequestSet, slo: Sequence[SloTarget]) -> SimResult:
     """Percentiles over all instances; time-weighted means over the time until the last token."""
-    records = as_streamed(np.concatenate([engine.drain() for engine in engines]), stream_interval)
+    records = np.concatenate([engine.drain() for engine in engines])
     start_ms = float(records[:, k.R_SEND].min())
     ends = records[:, k.R_SEND] + records[:, k.R_E2E]
     end_ms = float(ends.max())

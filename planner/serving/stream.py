@@ -12,7 +12,7 @@ import numpy as np
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import InstanceRules, InstanceRun
-from planner.serving.metrics import as_streamed, histogram_percentiles, meets_slo, tpot_ms
+from planner.serving.metrics import histogram_percentiles, meets_slo, tpot_ms
 from planner.serving.types import F64, Percentiles, SimResult, SloTarget
 from planner.steptime.types import StepModel
 
@@ -57,7 +57,6 @@ def run_stream(
     *,
     slo: Sequence[SloTarget] = (),
     instances: int = 1,
-    stream_interval: int = 1,
 ) -> SimResult:
     """Simulate the requests of ``chunks`` (open loop, ascending) on ``instances`` instances served in turn."""
     engines = [InstanceRun(step, rules, record_rows=CHUNK) for _ in range(instances)]
@@ -68,7 +67,7 @@ def run_stream(
 
     def fold(engine: InstanceRun) -> None:
         nonlocal first_ms, last_ms
-        records = as_streamed(engine.drain(), stream_interval)
+        records = engine.drain()
         if records.shape[0] == 0:
             return
         ttft.add(records[:, k.R_TTFT])

@@ -52,8 +52,8 @@ class Load:
     ``period_s``; trace with ``times_s``). offline: all ``requests`` at once, no SLO. ``requests`` is how many to
     simulate; None lets the simulator choose enough for stable percentiles. ``prefix_hit`` share of prompt tokens
     already cached. ``think_s`` mean pause (exponential) of a closed loop's client before its next request.
-    ``stream_interval`` tokens that the server collects before it sends them: fewer messages, and with TensorRT-LLM the
-    client sees its first token with the others of the first message (``metrics.first_message_tokens``).
+    ``stream_interval`` tokens that the server collects before it sends them: fewer messages to send. The first
+    token goes out at once (vLLM ``v1/engine/output_processor.py``, TensorRT-LLM ``pyexecutor/py_executor.py``).
     """
 
     kind: Literal["closed", "open", "offline"]

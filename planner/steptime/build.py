@@ -12,8 +12,8 @@ from planner.catalog.types import GpuSpec
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
-from planner.steptime.front_end import front_end, host_floor, host_time, rank_time
-from planner.steptime.graph import RankGraph, build_graph
+from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time
+from planner.steptime.graph import MlaOp, MoeOp, RankGraph, build_graph
 from planner.steptime.roofline import RooflineSource
 from planner.steptime.sources import OperatorSource
 from planner.steptime.tables import (
@@ -41,7 +41,7 @@ def build(
     """
     graph = build_graph(model, resolved, gpu)
     sampled = _sampled(graph, gpu, resolved.engine)
-    step = _assemble(vary(sampled, resolved, graph.layers), resolved, graph.layers)
+    step = _assemble(vary(sampled, resolved, graph.layers), resolved, graph)
     factor = calibrated.matching(
         calibrations,
         engine=resolved.engine.value,
@@ -74,7 +74,15 @@ def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
     return roofline if database is None else SiliconSource(database, roofline)
 
 
-def _assemble(sampled: Sampled, resolved: ResolvedSettings, layers: int) -> StepModel:
+def launch_ms(graph: RankGraph, resolved: ResolvedSettings) -> float:
+    """Time in which the host launches one forward pass kernel by kernel."""
+    each = launch_time(resolved)
+    experts = sum(op.count for op in graph.tokens if isinstance(op, MoeOp))
+    latent = sum(op.count for op in graph.mixers if isinstance(op, MlaOp))
+    return each.layer_ms * graph.layers + each.experts_ms * experts + each.latent_ms * latent
+
+
+def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph) -> StepModel:
     host = (host_time(resolved), rank_time(resolved))
     by_sequence = sum((h.per_sequence_ms * np.minimum(SEQUENCES, h.up_to) for h in host), np.zeros_like(SEQUENCES))
     beside = host_floor(resolved)
@@ -95,7 +103,7 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, layers: int) -> Step
         pp=resolved.pp,
         host_ms=beside.step_ms,
         host_ms_per_sequence=beside.step_ms_per_sequence,
-        launch_ms=beside.launch_ms_per_layer * layers,
+        launch_ms=launch_ms(graph, resolved),
     )
     return StepModel(
         tables=tables,

@@ -29,18 +29,35 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True)
 class HostFloor:
-    """Host work beside the step before, in ms: a step is never shorter. ``launch_ms_per_layer`` without a graph."""
+    """Host work beside the step before, in ms: a step is never shorter."""
 
     step_ms: float
     step_ms_per_sequence: float
-    launch_ms_per_layer: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTime:
+    """Time in which the host launches the kernels of one layer that no graph holds, in ms: of any layer, what routed
+    experts add and what latent attention adds.
+    """
+
+    layer_ms: float
+    experts_ms: float
+    latent_ms: float
 
 
 # vLLM 0.24.0, Qwen3-0.6B on an H200: decode steps last 1.7 ms at one stream, 2.9 at 32 and 6-7 at 128, more than their
-# kernels; a step with a prompt of 1024 tokens, beyond the captured sizes, 16 ms at 28 layers, and 21 ms at the 36 of
-# Qwen3-8B in FP8, whose kernels take 15.
-_VLLM_FLOOR = HostFloor(step_ms=1.7, step_ms_per_sequence=0.037, launch_ms_per_layer=0.57)
-_NO_FLOOR = HostFloor(step_ms=0.0, step_ms_per_sequence=0.0, launch_ms_per_layer=0.0)
+# kernels.
+_VLLM_FLOOR = HostFloor(step_ms=1.7, step_ms_per_sequence=0.037)
+_NO_FLOOR = HostFloor(step_ms=0.0, step_ms_per_sequence=0.0)
+
+# A step with a prompt of 1024 tokens, beyond the captured sizes. vLLM 0.24.0 on an H200: 16 ms at the 28 layers of
+# Qwen3-0.6B, 21 ms at the 36 of Qwen3-8B in FP8, whose kernels take 15. vLLM 0.17.0 on B200 at 4 clients (public rows):
+# MiniMax-M2.5 about 95 ms at 62 layers, where sizes up to 2048 were captured 35; Kimi-K2.5 in FP4 about 125 ms at 61
+# layers. TensorRT-LLM's PyTorch back end captures decode steps alone: DeepSeek-R1 in FP4 on 4 and 8 B200 132 ms at 61
+# layers where the kernels take 35, and no such wait where the launch script turns its piecewise graphs on.
+_LAUNCH = LaunchTime(layer_ms=0.57, experts_ms=0.95, latent_ms=0.6)
+_NO_LAUNCH = LaunchTime(layer_ms=0.0, experts_ms=0.0, latent_ms=0.0)
 
 _NOTHING = HostTime(fixed_ms=0.0, per_sequence_ms=0.0)
 _ASYNC = HostTime(fixed_ms=0.16, per_sequence_ms=0.0012)
@@ -89,6 +106,15 @@ def host_floor(resolved: ResolvedSettings) -> HostFloor:
     """What host work beside the kernels allows at best: vLLM with asynchronous scheduling, where it was measured."""
     measured = resolved.engine is EngineName.VLLM and resolved.async_scheduling
     return _VLLM_FLOOR if measured else _NO_FLOOR
+
+
+def launch_time(resolved: ResolvedSettings) -> LaunchTime:
+    """Launch time of a layer outside graphs. An engine built ahead (TensorRT back end, vLLM before V1 was another
+    program) was not measured.
+    """
+    if resolved.engine is EngineName.TENSORRT_LLM:
+        return _LAUNCH if resolved.trt_backend == "pytorch" else _NO_LAUNCH
+    return _LAUNCH if version_tuple(resolved.version) >= (0, 8) else _NO_LAUNCH
 
 
 def rank_time(resolved: ResolvedSettings) -> HostTime:

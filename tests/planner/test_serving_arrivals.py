@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.engines import EngineName
 from planner.serving.arrivals import draw_tokens
-from planner.serving.metrics import first_message_tokens
 from planner.serving.types import Lengths
 
 
@@ -34,8 +32,3 @@ def test_lengths_are_never_below_one_token(mean: float, sd: float) -> None:
     assert drawn.min() >= 1
     if sd <= 1e-4 * mean:
         assert set(drawn.tolist()) == {round(mean)}
-
-
-def test_only_tensorrt_llm_holds_the_first_token_back() -> None:
-    assert first_message_tokens(EngineName.VLLM, 20) == 1
-    assert first_message_tokens(EngineName.TENSORRT_LLM, 10) == 10

@@ -77,9 +77,11 @@ def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
 def launch_ms(graph: RankGraph, resolved: ResolvedSettings) -> float:
     """Time in which the host launches one forward pass kernel by kernel."""
     each = launch_time(resolved)
-    experts = sum(op.count for op in graph.tokens if isinstance(op, MoeOp))
+    experts = [op for op in graph.tokens if isinstance(op, MoeOp)]
+    narrow = sum(op.count for op in experts if op.weight.compute in ("fp8", "fp4"))
     latent = sum(op.count for op in graph.mixers if isinstance(op, MlaOp))
-    return each.layer_ms * graph.layers + each.experts_ms * experts + each.latent_ms * latent
+    layers = each.layer_ms * graph.layers + each.latent_ms * latent
+    return layers + each.experts_ms * sum(op.count for op in experts) + each.narrow_experts_ms * narrow
 
 
 def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph) -> StepModel:

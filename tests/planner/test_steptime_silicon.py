@@ -252,3 +252,13 @@ def test_encoders_attend_to_the_whole_prompt() -> None:
     forward = source.prefill(attention(16, 16, 64), *axes).ms[0, 0]
     both_ways = source.prefill(replace(attention(16, 16, 64), causal=False), *axes).ms[0, 0]
     assert both_ways == pytest.approx(2 * forward, rel=0.25)
+
+
+def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:
+    """DeepSeek-R1 in FP4 on 8 B200: TensorRT-LLM launches a prompt of 1024 tokens in 132 ms, its kernels take 30."""
+    with_experts = step("deepseek-ai/DeepSeek-R1", "B200-SXM-180GB", "tensorrt_llm", tp=8, precision="fp4")
+    assert with_experts.mixed_ms(1024, 0, 1.0) == pytest.approx(132.0, rel=0.15)
+    assert with_experts.decode_ms(8, 1024.0) < 15.0  # decode steps are captured
+    dense = step("Qwen/Qwen3-0.6B", H200)
+    assert dense.mixed_ms(1024, 0, 1.0) == pytest.approx(16.0, rel=0.1)
+    assert dense.mixed_ms(256, 0, 1.0) < 10.0  # a captured size

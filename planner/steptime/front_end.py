@@ -55,8 +55,9 @@ _NO_FLOOR = HostFloor(step_ms=0.0, step_ms_per_sequence=0.0)
 # A step with a prompt of 1024 tokens, beyond the captured sizes. vLLM 0.24.0 on an H200: 16 ms at the 28 layers of
 # Qwen3-0.6B, 21 ms at the 36 of Qwen3-8B in FP8, whose kernels take 15. vLLM 0.17.0 on B200 at 4 clients (public rows):
 # MiniMax-M2.5 about 95 ms at 62 layers, where sizes up to 2048 were captured 35; Kimi-K2.5 about 125 ms at 61 layers in
-# FP4, at most 100 in INT4. TensorRT-LLM's PyTorch back end captures decode steps alone: DeepSeek-R1 in FP4 on 4 and 8 B200 132 ms at 61
-# layers where the kernels take 35, and no such wait where the launch script turns its piecewise graphs on.
+# FP4, at most 100 in INT4. TensorRT-LLM's PyTorch back end captures decode steps alone: DeepSeek-R1 in FP4 on 4 and 8
+# B200 132 ms at 61 layers where the kernels take 35, and no such wait where the launch script turns its piecewise
+# graphs on.
 _LAUNCH = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=0.35, latent_ms=0.45)
 _NO_LAUNCH = LaunchTime(layer_ms=0.0, experts_ms=0.0, narrow_experts_ms=0.0, latent_ms=0.0)
 

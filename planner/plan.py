@@ -14,6 +14,7 @@ from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
 from planner.placement.candidates import candidates, gpu_pools
 from planner.placement.devices import restored, restored_moves, usd_per_hour, with_slices
+from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Verdict
 from planner.recommend.flips import flip_points
@@ -167,7 +168,8 @@ def _candidates(request: PlanRequest, steps: _Steps) -> tuple[Candidate, ...]:
             done += 1
             steps.say(SIZING_SHARE * (done - 1) / total, f"Sizing {name} on {gpu}: {done} of {total}")
 
-        found += candidates(workload, request, pools=pools, on_gpu=on_gpu)
+        own = candidates(workload, request, pools=pools, on_gpu=on_gpu)
+        found += [*own, *disaggregated_candidates(workload, request, own, pools=pools)]
     return tuple(found)
 
 
@@ -225,20 +227,13 @@ def workload_shapes(request: PlanRequest, found: tuple[Candidate, ...]) -> tuple
 
 
 def _placed_usd(request: PlanRequest, placements: Sequence[Placement], bought: Sequence[PlanNode]) -> Decimal:
-    """USD an hour of the GPUs in use; one that is shared counts once, whole, a slice by its part."""
+    """USD an hour of the GPUs in use; of one that is shared or in slices the parts in use."""
     nodes = {node.name: node for node in (*request.nodes, *bought)}
-    total, shared = Decimal("0.0000"), set()
-    for item in placements:
-        if item.sharers == 1:
-            total += usd_per_hour(item, nodes[item.node])
-        elif (item.node, item.gpu_indexes) not in shared:
-            shared.add((item.node, item.gpu_indexes))
-            total += nodes[item.node].price.usd_per_gpu_hour
-    return total
+    return sum((usd_per_hour(item, nodes[item.node]) for item in placements), Decimal("0.0000"))
 
 
 def _idle_usd(request: PlanRequest, placed_usd: Decimal, bought: Sequence[PlanNode]) -> Decimal:
-    """USD an hour of active and bought GPUs that neither this plan nor others use; of one in slices, what is left."""
+    """USD an hour of active and bought GPUs, and of parts of GPUs, that neither this plan nor others use."""
     total = Decimal("0.0000")
     owned = () if request.mode == "purchase" else tuple(n for n in request.nodes if n.state == "active")
     for node in (*owned, *bought):

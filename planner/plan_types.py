@@ -145,15 +145,47 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolRole:
+    """One pool of a disaggregated replica: ``instances`` of the same settings.
+
+    ``utilisation`` share of time with a step running, at the planned load. ``usd_per_month`` this pool's part of the
+    bill by its GPUs; ``usd_per_mtok`` that part over the input tokens (prefill) or the output tokens (decode).
+    """
+
+    settings: ResolvedSettings
+    memory: MemoryLedger
+    instances: int
+    utilisation: float
+    usd_per_month: Decimal
+    usd_per_mtok: Decimal | None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.instances * self.settings.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Prefill and decode on instances of their own, the KV cache carried over ``link`` (nvlink | pcie | network)."""
+
+    prefill: PoolRole
+    decode: PoolRole
+    link: str
+    link_gb_s: float  # of one GPU, one direction
+    transfer_ms: float  # mean, from the end of prefill to the last byte
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One way to serve one workload on one kind of GPU: an engine with settings, tuned, and what one replica carries.
 
     ``replica_rate_per_s`` is the largest load within the SLO (requests/s); ``performance`` is predicted at the load
     that each of ``replicas`` carries. ``usd_per_mtok_*`` at the load really carried. ``status`` other than ok has its
-    reasons.
+    reasons. With ``disagg`` a replica is a unit of both pools; ``settings`` and ``memory`` are then its decode role's.
     """
 
-    id: str  # stable: "<workload>/<engine>/<gpu>/tp..pp..ep..dp../<precision>"
+    id: str  # stable: "<workload>/<engine>/<gpu>/tp..pp..ep..dp../<precision>"; units: "2xtp2..-1xtp4.."
     workload: str
     gpu: str
     settings: ResolvedSettings | None
@@ -174,6 +206,7 @@ class Candidate:
     replica_extra_usd_per_hour: Decimal = Decimal(0)  # operations and electricity of one replica, beyond the GPU price
     watts_per_gpu: float | None = None  # None: nothing measured covers this GPU
     sharers: int = 1  # engines that the GPU is divided among, equal shares; 1: a whole GPU
+    disagg: Pools | None = None
 
     @property
     def gpus(self) -> int:
@@ -358,8 +391,8 @@ class PlanResult:
     verdicts: tuple[Verdict, ...]
     placements: tuple[Placement, ...]
     unplaced: tuple[Unplaced, ...]
-    usd_per_hour: Decimal  # of the GPUs placed
-    idle_usd_per_hour: Decimal  # of the owned GPUs left over
+    usd_per_hour: Decimal  # of the GPUs placed; of a shared or sliced one the parts in use
+    idle_usd_per_hour: Decimal  # of the owned GPUs, and parts of GPUs, left over
     stranded_before: StrandedReport
     stranded_after: StrandedReport
     moves: int = 0

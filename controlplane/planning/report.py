@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 
 from planner.economics.money import CENT, money, round_parts, split_exactly
 from planner.evidence import Interval
-from planner.plan_types import Candidate, Placement, PlanRequest, PlanResult, PlanWorkload
+from planner.placement.devices import gpus_worth, usd_per_hour
+from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
 from planner.units import HOURS_PER_MONTH
 
 GPU_PARTS = "GPUs"  # labels of a cost breakdown that begin so are the GPU bill: carried load, idle head-room
@@ -40,7 +42,7 @@ class BillRow:
     workload: PlanWorkload
     candidate: Candidate | None = None
     replicas: int = 0
-    gpus: int = 0
+    gpus: Decimal = Decimal(0)  # a part of one where it is shared or a slice
     nodes: tuple[str, ...] = ()
     carried: float = 0.0
     parts: tuple[tuple[str, Decimal], ...] = ()
@@ -79,7 +81,7 @@ class Bill:
 def bill(request: PlanRequest, result: PlanResult) -> Bill:
     """The bill of ``result``: one row for each workload and candidate placed, in the order of the request."""
     by_id = {candidate.id: candidate for candidate in result.candidates}
-    prices = {node.name: node.price.usd_per_gpu_hour for node in (*request.nodes, *result.purchased_nodes)}
+    nodes = {node.name: node for node in (*request.nodes, *result.purchased_nodes)}
     missing = {
         entry.workload: f"{entry.replicas} replicas without a place: {entry.reason}" for entry in result.unplaced
     }
@@ -94,7 +96,7 @@ def bill(request: PlanRequest, result: PlanResult) -> Bill:
             rows.append(BillRow(workload, remark=remark or "Nothing is placed."))
             continue
         shares = _shares({key: _replicas(parts) for key, parts in placed.items()}, by_id)
-        rows += [_row(workload, by_id[key], placed[key], prices, shares[key], remark) for key in placed]
+        rows += [_row(workload, by_id[key], placed[key], nodes, shares[key], remark) for key in placed]
     return Bill(tuple(rows), money(result.idle_usd_per_hour * HOURS_PER_MONTH))
 
 
@@ -115,14 +117,15 @@ def _row(
     workload: PlanWorkload,
     candidate: Candidate,
     placed: Sequence[Placement],
-    prices: dict[str, Decimal],
+    nodes: dict[str, PlanNode],
     carried: float,
     remark: str,
 ) -> BillRow:
     replicas, cost = _replicas(placed), candidate.cost
-    gpus = sum(len(part.gpu_indexes) for part in placed)
+    worth = sum((gpus_worth(part, nodes[part.node].gpu) for part in placed), Fraction(0))
+    gpus = round(Decimal(worth.numerator) / worth.denominator, 3).normalize()
     hours = Decimal(str(workload.hours_per_month))
-    gpu_usd = hours * sum((len(part.gpu_indexes) * prices[part.node] for part in placed), Decimal(0))
+    gpu_usd = hours * sum((usd_per_hour(part, nodes[part.node]) for part in placed), Decimal(0))
     known = cost.parts if cost is not None else ()
     on_gpus = [(label, usd) for label, usd in known if label.startswith(GPU_PARTS)]
     if not sum(usd for _, usd in on_gpus):

@@ -245,7 +245,7 @@ def _check_limits(request: PlanRequest, result: PlanResult) -> list[str]:
 
 def _check_money(request: PlanRequest, result: PlanResult, nodes: dict[str, PlanNode]) -> list[str]:
     found = []
-    usd, counted = Decimal(0), set()
+    usd = Decimal(0)
     for part in result.placements:
         node = nodes.get(part.node)
         if node is None:
@@ -253,11 +253,8 @@ def _check_money(request: PlanRequest, result: PlanResult, nodes: dict[str, Plan
         price = node.price.usd_per_gpu_hour
         if part.slice_profile:
             usd += price * _slice_share(node.gpu, part.slice_profile)
-        elif part.sharers == 1:
-            usd += len(part.gpu_indexes) * price
-        elif (part.node, part.gpu_indexes[0]) not in counted:
-            counted.add((part.node, part.gpu_indexes[0]))
-            usd += price  # whoever shares it, it is one GPU
+        else:
+            usd += price * len(part.gpu_indexes) / max(part.sharers, 1)
     if abs(usd - result.usd_per_hour) > Decimal("0.01"):
         found.append(f"GPUs placed cost {usd} USD an hour, the plan says {result.usd_per_hour}")
     if result.bound_usd_per_hour > result.objective_usd_per_hour + Decimal("0.02"):

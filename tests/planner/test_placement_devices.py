@@ -33,13 +33,7 @@ def planned(nodes, workloads, candidates, **other) -> tuple[PlanRequest, PlanRes
     result = solve(with_slices(asked), tuple(candidates))
     placements = restored(result.placements, asked)
     by_name = {n.name: n for n in (*asked.nodes, *result.purchased_nodes)}
-    usd, seen = Decimal(0), set()
-    for item in placements:
-        if item.sharers == 1:
-            usd += usd_per_hour(item, by_name[item.node])
-        elif (item.node, item.gpu_indexes) not in seen:
-            seen.add((item.node, item.gpu_indexes))
-            usd += by_name[item.node].price.usd_per_gpu_hour
+    usd = sum((usd_per_hour(item, by_name[item.node]) for item in placements), Decimal(0))
     empty = StrandedReport(0, 0.0)
     plan = PlanResult(
         "t", "test", result.status, result.objective_usd_per_hour, result.bound_usd_per_hour, result.gap, 0.0,

@@ -67,6 +67,8 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
     }
     if resolved.moe_backend:
         options["moe_config"] = {"backend": resolved.moe_backend}
+    if not resolved.async_scheduling:
+        options["disable_overlap_scheduler"] = True
     if resolved.dp > 1:
         options["enable_attention_dp"] = True
     if resolved.max_loras:

@@ -9,6 +9,7 @@ from planner.engines.launch import command_line, config_files
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least
 from planner.errors import UnsupportedError
+from planner.export.unit import SCRIPT, unit_files
 from planner.plan_types import Placement, PlanNode, PlanRequest, PlanResult
 from planner.recommend.router import endpoint_port
 
@@ -40,6 +41,7 @@ class Endpoint:
     slice_profile: str = ""
     slice_uuid: str = ""
     starts_after: tuple[str, int] | None = None  # (name, port) of the engine on the same GPU that must answer first
+    is_unit: bool = False  # prefill and decode pools: a start script on each node, see ``unit``
 
     @property
     def node(self) -> str:
@@ -97,7 +99,12 @@ class Endpoint:
         return self.slice_uuid
 
     def arguments_on(self, rank: str, master: str) -> tuple[str, ...]:
-        """vLLM's arguments on node ``rank`` of a replica over several nodes; ``rank`` may be a shell variable."""
+        """Arguments on node ``rank`` of a replica over several nodes; ``rank`` may be a shell variable.
+
+        vLLM's own, or those of a unit's start script, which knows its nodes.
+        """
+        if self.is_unit:
+            return (*self.arguments, "--rank", rank)
         many = ("--nnodes", str(len(self.parts)), "--node-rank", rank)
         return (*self.arguments, *many, "--master-addr", master, "--master-port", str(MASTER_PORT))
 
@@ -130,17 +137,24 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
         node: PlanNode | None = nodes.get(first.node)
         here = first.node, first.gpu_indexes
         everywhere = "0.0.0.0"  # noqa: S104 - the router on another host must reach it
-        arguments = command_line(settings, model, workload.model, port, host=everywhere, config_dir=directory)
+        where = tuple((part.node, part.gpu_indexes) for part in parts)
+        pools = by_id[candidate_id].disagg
+        if pools is None:
+            arguments = command_line(settings, model, workload.model, port, host=everywhere, config_dir=directory)
+            files = config_files(settings)
+        else:
+            arguments = ["bash", f"{directory}/{SCRIPT}", "--port", str(port)]
+            files = unit_files(pools, where, workload.model, model, workload.model)
         found.append(
             Endpoint(
                 name=label,
                 workload=name,
                 settings=settings,
-                parts=tuple((part.node, part.gpu_indexes) for part in parts),
+                parts=where,
                 port=port,
                 served_name=workload.model,
                 arguments=tuple(arguments),
-                files=tuple(config_files(settings).items()),
+                files=tuple(files.items()),
                 adapters_at_run_time=settings.max_loras > 0,
                 owner=node.orchestrator if node else "none",
                 partition=node.partition if node else "",
@@ -148,6 +162,7 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
                 slice_profile=first.slice_profile,
                 slice_uuid=first.slice_uuid,
                 starts_after=last_on.get(here) if first.sharers > 1 else None,
+                is_unit=pools is not None,
             )
         )
         if first.sharers > 1:

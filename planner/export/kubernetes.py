@@ -71,6 +71,11 @@ def _replica(endpoint: Endpoint, namespace: str, model_claim: str) -> dict[str, 
                 "template": {"metadata": {"labels": {**labels, "tonnage/serves": "http"}}, "spec": pod},
             },
         }
+    if endpoint.is_unit:
+        address = ("--leader", "$(LWS_LEADER_ADDRESS)")
+        started = [*_with_port(endpoint.arguments_on("$(LWS_WORKER_INDEX)", endpoint.node)), *address]
+        leader, worker = (_pod(endpoint, started, model_claim, {}, serves=first) for first in (True, False))
+        return _group(endpoint, metadata, labels, leader, worker)
     if endpoint.settings.engine is EngineName.TENSORRT_LLM:
         leader, worker = mpi_pods(
             endpoint,

@@ -124,7 +124,7 @@ def _batch(endpoint: Endpoint) -> str:
     refuse_shared(endpoint, "Slurm")
     nodes = [node for node, _ in endpoint.parts]
     gpus, profile = len(endpoint.parts[0][1]), endpoint.slice_profile
-    mpi = endpoint.settings.engine is EngineName.TENSORRT_LLM and len(nodes) > 1
+    mpi = endpoint.settings.engine is EngineName.TENSORRT_LLM and len(nodes) > 1 and not endpoint.is_unit
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={endpoint.name}",
@@ -147,8 +147,8 @@ def _batch(endpoint: Endpoint) -> str:
     if mpi:
         return "\n".join([*lines, f"srun --mpi=pmix trtllm-llmapi-launch {command}", ""])
     start = shlex.join(endpoint.arguments_on("RANK", nodes[0])).replace("RANK", '"$SLURM_NODEID"')
-    worker = 'if [ "$SLURM_NODEID" -gt 0 ]; then set -- "$@" --headless; fi'
-    script = f'set -- {start}; {worker}; exec "$@"'
+    worker = "" if endpoint.is_unit else 'if [ "$SLURM_NODEID" -gt 0 ]; then set -- "$@" --headless; fi'
+    script = "; ".join(part for part in (f"set -- {start}", worker, 'exec "$@"') if part)
     return "\n".join([*lines, f"srun --ntasks={len(nodes)} bash -c {shlex.quote(script)}", ""])
 
 
@@ -165,6 +165,8 @@ def refuse_shared(endpoint: Endpoint, owner: str) -> None:
 def _on_node(endpoint: Endpoint, rank: int) -> tuple[str, ...]:
     if len(endpoint.parts) == 1:
         return endpoint.arguments
+    if endpoint.is_unit:
+        return endpoint.arguments_on(str(rank), endpoint.node)
     if endpoint.settings.engine is EngineName.TENSORRT_LLM:
         raise UnsupportedError(
             "TensorRT-LLM over several nodes is started by MPI",

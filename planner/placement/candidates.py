@@ -301,7 +301,7 @@ def _priced(
         cost=cost,
         evidence=performance.evidence,
         replica_share=sized.share,
-        replica_extra_usd_per_hour=_extra(cost, replicas),
+        replica_extra_usd_per_hour=beyond_gpus_usd_per_hour(cost, replicas),
         watts_per_gpu=watts,
     )
 
@@ -366,7 +366,7 @@ def _watts(context: _Context, made: Instance, performance: Performance, gpus: in
     )
 
 
-def _extra(cost: CostBreakdown, replicas: int) -> Decimal:
+def beyond_gpus_usd_per_hour(cost: CostBreakdown, replicas: int) -> Decimal:
     """USD an hour of one replica beyond its GPUs: operations, people, engine licence, electricity."""
     beyond = sum((usd for label, usd in cost.parts if not label.startswith("GPUs")), Decimal(0))
     return (beyond / HOURS_PER_MONTH / replicas).quantize(Decimal("0.000001"))

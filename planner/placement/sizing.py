@@ -66,7 +66,7 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
         found = largest_encoder_load(
             instance.step, instance.resolved, load, workload.input_tokens, slo=workload.slo, seed=seed
         )
-        return _planned(found, workload)
+        return planned(found, workload)
     largest = largest_load(
         instance,
         load,
@@ -75,7 +75,7 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
         slo=workload.slo,
         seed=seed,
     )
-    return _planned(largest, workload)
+    return planned(largest, workload)
 
 
 def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, rate_per_s: float) -> bool:
@@ -97,7 +97,8 @@ def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: 
     return not found.saturated and ratio <= 1.0
 
 
-def _planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
+def planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
+    """``largest`` with the margin for saturation, as a share of the workload's demand."""
     margin = CLIFF_MARGIN if largest.near_saturation else 1.0
     rate = largest.rate_per_s * margin
     band = Interval(rate, largest.band.low * margin, largest.band.high * margin)

@@ -7,17 +7,21 @@ Lengths and adapters change what a replica carries: the best candidates of both 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from planner.catalog import get_model
+from planner.engines.disaggregation import refusals
 from planner.errors import PlannerError
 from planner.placement.candidates import gpu_of_nodes
+from planner.placement.disaggregation import unit_of
+from planner.placement.pools import unit_size
 from planner.placement.sizing import demand_per_s, instance, size
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.verdict import engine_of
+from planner.serving.disaggregated import Disaggregated
 from planner.serving.instance import Instance
 from planner.serving.types import Lengths
 from planner.words import ENGINE_LABEL, article, figure
@@ -179,7 +183,7 @@ def _simulated(
     workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRequest, winner: str | None
 ) -> list[FlipPoint]:
     top = _top(usable, workload, request)
-    instances = {candidate.id: _instance(workload, candidate, request) for candidate in top}
+    instances = {candidate.id: _deployed(workload, candidate, request) for candidate in top}
     found = []
     generates = get_model(workload.model).task == "generate"
     factors = (0.125, 0.35, 0.7, 1.0, 1.41, 2.83, 8.0)
@@ -201,9 +205,9 @@ def _simulated(
         def with_adapters(value: float) -> list[Candidate]:
             changed = {}
             for candidate in top:
-                resolved = instances[candidate.id].resolved
-                resolved = replace(resolved, max_loras=round(value), max_lora_rank=workload.adapter_rank)
-                changed[candidate.id] = _instance(workload, replace(candidate, settings=resolved), request)
+                changed[candidate.id] = _with_adapters(
+                    instances[candidate.id], round(value), candidate, workload, request
+                )
             return _resized(top, changed, workload, request)
 
         counts = [0.0, 4.0, 16.0, 32.0]
@@ -272,14 +276,37 @@ def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanReque
     return found
 
 
-def _instance(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance:
+def _deployed(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance | Disaggregated:
     if candidate.settings is None:
         raise ValueError(f"{candidate.id} has no settings")
-    return instance(get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes), candidate.settings, request)
+    model, gpu = get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes)
+    if candidate.disagg is not None:
+        return unit_of(candidate, model, gpu, request)
+    return instance(model, gpu, candidate.settings, request)
+
+
+def _with_adapters(
+    made: Instance | Disaggregated, count: int, candidate: Candidate, workload: PlanWorkload, request: PlanRequest
+) -> Instance | Disaggregated | None:
+    """``made`` with ``count`` adapters in a batch; None where pools cannot serve adapters."""
+    gpu = gpu_of_nodes(candidate.gpu, request.nodes)
+
+    def changed(one: Instance) -> Instance:
+        resolved = replace(one.resolved, max_loras=count, max_lora_rank=workload.adapter_rank)
+        return instance(one.model, gpu, resolved, request)
+
+    if isinstance(made, Instance):
+        return changed(made)
+    unit = replace(made, prefill=changed(made.prefill), decode=changed(made.decode))
+    refused = refusals(unit.decode.model, gpu, unit.prefill.resolved, unit.decode.resolved)
+    return None if refused else unit
 
 
 def _resized(
-    top: Sequence[Candidate], instances: dict[str, Instance], workload: PlanWorkload, request: PlanRequest
+    top: Sequence[Candidate],
+    instances: Mapping[str, Instance | Disaggregated | None],
+    workload: PlanWorkload,
+    request: PlanRequest,
 ) -> list[Candidate]:
     """The candidates with what they carry of the changed workload; those that no longer fit are left out."""
     found = []
@@ -288,10 +315,15 @@ def _resized(
         outputs = Lengths("fixed", value=1)
     for candidate in top:
         made = instances[candidate.id]
-        if not made.memory.fits:
+        if made is None:
             continue
         try:
-            sized = size(made, workload, outputs, request.seed)
+            if isinstance(made, Disaggregated):
+                sized = unit_size(made, workload, request.seed)
+            elif made.memory.fits:
+                sized = size(made, workload, outputs, request.seed)
+            else:
+                continue
         except PlannerError:
             continue
         if sized.share > 0:

@@ -63,13 +63,19 @@ class Link:
 def link_within_node(gpu: GpuSpec, gpus: int, nvlink_domain: int) -> Link:
     """The link among ``gpus`` GPUs of one node: NVLink (or xGMI) when all share a domain, else PCIe."""
     if gpu.link_gb_s and "pcie" not in gpu.link.lower() and gpus <= nvlink_domain:
-        return Link("nvlink", gpu.link_gb_s, NVLINK_SHARE, POST_US_LOCAL)
-    return Link("pcie", PCIE_GB_S.get(gpu.pcie_gen or 4, PCIE_GB_S[4]), PCIE_SHARE, POST_US_LOCAL)
+        return link_of("nvlink", gpu.link_gb_s)
+    return link_of("pcie", PCIE_GB_S.get(gpu.pcie_gen or 4, PCIE_GB_S[4]))
 
 
 def link_across_nodes(network_gb_s: float) -> Link:
     """The link over the network of nodes with ``network_gb_s`` a GPU, one direction."""
-    return Link("network", network_gb_s, NETWORK_SHARE, POST_US_NETWORK)
+    return link_of("network", network_gb_s)
+
+
+def link_of(kind: str, gb_s: float) -> Link:
+    """The link of a known kind (nvlink | pcie | network) with ``gb_s`` a GPU, one direction."""
+    share = {"nvlink": NVLINK_SHARE, "pcie": PCIE_SHARE, "network": NETWORK_SHARE}[kind]
+    return Link(kind, gb_s, share, POST_US_NETWORK if kind == "network" else POST_US_LOCAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from planner.economics.types import GpuHourPrice
 from planner.engines.types import EngineName, ResolvedSettings
-from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
+from planner.evidence import Evidence
+from planner.memory.types import MemoryLedger
+from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PoolRole, Pools
 from planner.serving.types import Lengths, Load
 
 H100, L40S = "H100-SXM5-80GB", "L40S"
@@ -92,3 +95,45 @@ def candidate(
 
 def request(nodes, workloads, **other) -> PlanRequest:
     return PlanRequest(name="test", nodes=tuple(nodes), workloads=tuple(workloads), **other)
+
+
+def unit_candidate(
+    name: str,
+    share: float,
+    *,
+    prefill: tuple[int, int] = (2, 2),
+    decode: tuple[int, int] = (1, 4),
+    engine: str = "vllm",
+    version: str = "0.24.0",
+    link: str = "nvlink",
+) -> Candidate:
+    """A candidate with pools of (instances, TP); ``settings`` are the decode role's."""
+    roles = []
+    for count, tp in (prefill, decode):
+        made = replace(settings(engine, tp), version=version, origin={"block_tokens": "user"}, block_tokens=64)
+        if engine == "tensorrt_llm":
+            made = replace(made, gpu_memory_utilization=None, free_gpu_memory_fraction=0.9, block_tokens=32)
+            made = replace(made, capacity_policy="GUARANTEED_NO_EVICT")
+        roles.append(PoolRole(made, fitting_memory(), count, 0.5, Decimal("100.00"), Decimal("0.1")))
+    roles[0] = replace(roles[0], settings=replace(roles[0].settings, async_scheduling=engine == "vllm"))
+    gpus = sum(role.gpus for role in roles)
+    shape = "-".join(f"{count}xtp{tp}pp1ep1dp1" for count, tp in (prefill, decode))
+    return Candidate(
+        id=f"{name}/{engine}/{H100}/{shape}/bf16",
+        workload=name,
+        gpu=H100,
+        settings=roles[1].settings,
+        status="ok",
+        gpus_per_replica=gpus,
+        replica_share=share,
+        max_nvlink_domain_needed=gpus if link == "nvlink" else max(prefill[1], decode[1]),
+        disagg=Pools(roles[0], roles[1], link, 450.0, 30.0),
+    )
+
+
+def fitting_memory() -> MemoryLedger:
+    """A ledger of a model that fits."""
+    return MemoryLedger(
+        80.0, 73.6, 16.0, 2.0, 1.0, 1.0, 0.0, 50.0, 1000, 64, 64000, 1e5, 0.0, 8.0, 60000, True, (), "", 40.0,
+        Evidence.CALIBRATED,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from planner.compiling import part
 from planner.serving.aggregates import collect_finishing, preempt, start_decode
+from planner.serving.prefixcache import cached_units, evict_units, fill_units, take_units, units_in_use
 from planner.serving.state import (
     DECODE,
     F_HELD,
@@ -53,6 +54,8 @@ from planner.serving.state import (
     P_PP,
     P_RESERVE,
     P_SPEC,
+    P_UNIT,
+    P_UNIT_BLOCKS,
     P_WATERMARK,
     PREFILL,
     Q_TOKENS_PER_STEP,
@@ -60,6 +63,7 @@ from planner.serving.state import (
     S_COMPUTED,
     S_GENERATED,
     S_HIT,
+    S_ID,
     S_INPUT,
     S_OUTPUT,
     S_SEQ,
@@ -100,6 +104,8 @@ def plan_step(s: KernelState) -> bool:
     if ints[I_PLAN_PREEMPTED] == 0 and ints[I_PARTIAL] < 0:
         _admit(s, side, budget)
     collect_finishing(s, side, ints[I_COUNTER])
+    if s.policy[P_UNIT] > 0:
+        evict_units(s)
     return True
 
 
@@ -171,6 +177,8 @@ def _continue_prompt(s: KernelState, side: int, budget: int) -> int:
     ints[I_FREE] -= need
     _compute(s, done, chunk)
     slots[partial, S_COMPUTED] = done + chunk
+    if s.policy[P_UNIT] > 0:
+        fill_units(s, partial, done + chunk)
     s.floats[F_HELD] += chunk
     if done + chunk == length:
         ints[I_PARTIAL] = -1
@@ -200,6 +208,12 @@ def _admit(s: KernelState, side: int, budget: int) -> None:
             hit = s.hits[head]
         else:
             break
+        units, shared = 0, 0
+        if s.policy[P_UNIT] > 0:
+            request = slots[slot, S_ID] if resumed else s.ids[head]
+            units = cached_units(s, request, length - 1)
+            hit = units * s.policy[P_UNIT]
+            shared = units_in_use(s, request, units) * s.policy[P_UNIT_BLOCKS]
         left = length - hit
         counted = length if s.policy[P_CACHED_IN_BUDGET] != 0 else left
         if s.policy[P_CHUNKED] != 0:
@@ -221,19 +235,22 @@ def _admit(s: KernelState, side: int, budget: int) -> None:
             asked = max(need, -(-length // block))
         if ints[I_RUNNING] > 0 and not reserve:
             asked += s.policy[P_WATERMARK]
-        if asked > ints[I_FREE]:
+        if asked - shared > ints[I_FREE]:
             break
         if resumed:
             ints[I_PREEMPTED] -= 1
         else:
-            slot = _seat(s, head)
+            slot = _seat(s, head, hit)
         ints[I_SEQ] += 1
         slots[slot, S_SEQ] = ints[I_SEQ]
-        slots[slot, S_HIT] = hit
         slots[slot, S_BLOCKS] = need
         slots[slot, S_STATE] = PREFILL
-        ints[I_FREE] -= need
+        ints[I_FREE] -= need - shared
         ints[I_RUNNING] += 1
+        if s.policy[P_UNIT] > 0:
+            take_units(s, slot, units)
+            fill_units(s, slot, hit + chunk)
+            evict_units(s)
         _enter_order(s, slot)
         _compute(s, hit, chunk)
         budget -= counted
@@ -247,13 +264,15 @@ def _admit(s: KernelState, side: int, budget: int) -> None:
 
 
 @part
-def _seat(s: KernelState, head: int) -> int:
+def _seat(s: KernelState, head: int, hit: int) -> int:
     """Give the request at the head of the queue a free slot."""
     s.ints[I_FREE_SLOTS] -= 1
     slot = s.lists[M_FREE, s.ints[I_FREE_SLOTS]]
     s.slots[slot, S_INPUT] = s.inputs[head]
     s.slots[slot, S_OUTPUT] = s.outputs[head]
     s.slots[slot, S_GENERATED] = 0
+    s.slots[slot, S_HIT] = hit
+    s.slots[slot, S_ID] = s.ids[head] if s.ids.size > 0 else -1
     s.times[slot, T_SEND] = s.sent[head]
     s.times[slot, T_FIRST] = -1.0
     s.ints[I_NEXT] = head + 1

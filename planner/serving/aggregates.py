@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.compiling import part
+from planner.serving.prefixcache import leave_units
 from planner.serving.state import (
     DECODE,
     F_CUR_MS,
@@ -40,6 +41,7 @@ from planner.serving.state import (
     P_BLOCK,
     P_PERIOD,
     P_RESERVE,
+    P_UNIT,
     PREEMPTED,
     Q_TOKENS_PER_STEP,
     S_BLOCKS,
@@ -159,15 +161,18 @@ def preempt(s: KernelState, slot: int) -> None:
     if s.slots[slot, S_STATE] == DECODE:
         gain = s.delays[Q_TOKENS_PER_STEP]
         steps = ints[I_COUNTER] - s.slots[slot, S_START]
-        leave_decode(s, slot)
+        computed = int(leave_decode(s, slot))
         s.slots[slot, S_GENERATED] = min(
             s.slots[slot, S_OUTPUT] - 1, s.slots[slot, S_GENERATED] + 1 + int(np.floor(gain * steps + 1e-9))
         )
     else:
         ints[I_PARTIAL] = -1
-        s.floats[F_HELD] -= s.slots[slot, S_COMPUTED]
+        computed = s.slots[slot, S_COMPUTED]
+        s.floats[F_HELD] -= computed
     s.times[slot, T_LAST] = s.floats[F_NOW] + (s.floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
     ints[I_FREE] += s.slots[slot, S_BLOCKS]
+    if s.policy[P_UNIT] > 0:
+        leave_units(s, slot, computed)
     ints[I_RUNNING] -= 1
     ints[I_PREEMPTIONS] += 1
     s.slots[slot, S_BLOCKS] = 0

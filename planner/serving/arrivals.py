@@ -11,14 +11,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.errors import InputError
 from planner.serving.types import F64, I64, Lengths, Load
 
 
 @dataclass(frozen=True, eq=False)
+class Prefixes:
+    """What prompts have in common, in units of ``unit_tokens``: request i, prompt and answer, is made of the units
+    ``chain[a : a + n]``, with (a, n) = ``spans[i]``; equal numbers (below ``units``) are equal tokens after an equal
+    beginning.
+    """
+
+    unit_tokens: int
+    units: int
+    chain: NDArray[np.int32]
+    spans: I64
+
+
+@dataclass(frozen=True, eq=False)
 class RequestSet:
-    """Requests in the order they are sent. ``sent_ms`` is 0 for requests that a closed loop issues later."""
+    """Requests in the order they are sent. ``sent_ms`` is 0 for requests that follow others, in a closed loop or in a
+    session; ``following`` the request that a client sends after one (-1: none), where that is fixed. With ``prefixes``
+    cache hits come from what is in the pool. Results are taken from ``measured_ms`` alone when it is given: from and
+    to when requests are sent.
+    """
 
     sent_ms: F64
     inputs: I64
@@ -26,7 +44,10 @@ class RequestSet:
     hits: I64  # prompt tokens found in the prefix cache, whole blocks
     closed: bool
     first_issued: int  # how many are sent at once; all of them unless closed
-    think_ms: F64  # closed loop: pause of the client before the i-th request; else empty
+    think_ms: F64  # pause of the client before the i-th request; else empty
+    following: I64 | None = None
+    prefixes: Prefixes | None = None
+    measured_ms: tuple[float, float] | None = None
 
     @property
     def size(self) -> int:
@@ -85,6 +106,8 @@ def check_load(load: Load) -> None:
         raise InputError("must be at least 0", field="load.think_s", value=load.think_s)
     if load.stream_interval < 1:
         raise InputError("must be at least 1", field="load.stream_interval", value=load.stream_interval)
+    if load.shared_tokens < 0 or (load.shared_tokens and load.turns is None):
+        raise InputError("belongs to sessions (turns), and is at least 0", field="load.shared_tokens")
     if not 0 <= load.prefix_hit <= 1:
         raise InputError("must be between 0 and 1", field="load.prefix_hit", value=load.prefix_hit)
     if load.arrival == "gamma" and load.cv <= 0:
@@ -129,6 +152,8 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
     check_load(load)
     count = default_requests(load)
     rng = np.random.default_rng(seed)
+    if load.turns is not None:
+        raise InputError("sessions are not simulated here", field="load.turns", remedy="Give single requests.")
     together = inputs.kind == "samples" and outputs.kind == "samples" and len(inputs.samples) == len(outputs.samples)
     index = None
     if together:
@@ -143,7 +168,7 @@ def request_set(load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, blo
     hits = _hits(load, prompt, block_tokens)
     if load.kind == "open":
         return RequestSet(
-            _arrival_times_ms(load, count, rng), prompt, output, hits, closed=False, first_issued=count, think_ms=think
+            arrival_times_ms(load, count, rng), prompt, output, hits, closed=False, first_issued=count, think_ms=think
         )
     closed = load.kind == "closed"
     return RequestSet(
@@ -235,7 +260,8 @@ def _spread(load: Load, gaps: F64) -> F64:
     return np.floor(active / on_ms) * load.period_s * 1000.0 + active % on_ms
 
 
-def _arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:
+def arrival_times_ms(load: Load, count: int, rng: np.random.Generator) -> F64:
+    """When ``count`` requests of an open load are sent, ms from the start, ascending."""
     if load.arrival == "trace":
         times = np.asarray(load.times_s[:count], dtype=np.float64)
         if times.size < count:

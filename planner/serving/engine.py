@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.engines.scheduler import SchedulerPolicy
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, InputError
 from planner.serving import state as k
-from planner.serving.arrivals import RequestSet
+from planner.serving.arrivals import Prefixes, RequestSet
 from planner.serving.kernel import advance
 from planner.serving.types import F64, I64
 from planner.steptime.types import StepModel, kernel_args
@@ -92,6 +92,10 @@ class InstanceRun:
         self.outputs: I64 = np.zeros(0, dtype=np.int64)
         self.hits: I64 = np.zeros(0, dtype=np.int64)
         self.think: F64 = np.zeros(0)
+        self.ids: I64 = np.zeros(0, dtype=np.int64)
+        self.chain = np.zeros(0, dtype=np.int32)
+        self.spans: I64 = np.zeros((0, 2), dtype=np.int64)
+        self.cache = np.zeros((0, k.C_COUNT), dtype=np.int32)
 
     def visible_ms(self, sent_ms: F64, inputs: I64) -> F64:
         """When the scheduler sees open-loop requests sent at ``sent_ms`` (ascending).
@@ -151,6 +155,7 @@ class InstanceRun:
             self.outputs,
             self.hits,
             self.think,
+            self.ids,
             self.ints,
             self.floats,
             self.slots,
@@ -162,18 +167,41 @@ class InstanceRun:
             self.records,
             self.itl_hist,
             self.timeline,
+            self.chain,
+            self.spans,
+            self.cache,
         )
+
+    def make_queue(self, rows: int) -> None:
+        """Room for ``rows`` waiting requests that a router gives one by one."""
+        self.visible, self.sent, self.think = np.zeros(rows), np.zeros(rows), np.zeros(0)
+        self.inputs, self.outputs, self.hits, self.ids = (np.zeros(rows, dtype=np.int64) for _ in range(4))
+
+    def keep_prefixes(self, prefixes: Prefixes) -> None:
+        """Keep what requests computed in the pool, as long as there is room. Raises InputError for units that are no
+        whole blocks.
+        """
+        block = self.rules.policy.block_tokens
+        if prefixes.unit_tokens % block:
+            raise InputError(
+                f"must be whole blocks of {block} tokens", field="prefixes.unit_tokens", value=prefixes.unit_tokens
+            )
+        self.policy[k.P_UNIT] = prefixes.unit_tokens
+        self.policy[k.P_UNIT_BLOCKS] = prefixes.unit_tokens // block
+        self.chain, self.spans = prefixes.chain, prefixes.spans
+        self.cache = np.full((prefixes.units + 1, k.C_COUNT), k.NOT_THERE, dtype=np.int32)
+        self.cache[-1] = (0, prefixes.units, prefixes.units)
+
+    def take_state(self, stack: k.KernelState, index: int) -> None:
+        """Go on with the arrays of one of several stacked instances."""
+        self.ints, self.floats, self.visible = stack.ints[index], stack.floats[index], stack.visible[index]
+        self.itl_hist, self.timeline, self.cache = stack.itl_hist[index], stack.timeline[index], stack.cache[index]
 
     def run(self, until_ms: float = np.inf) -> int:
         """Simulate until ``until_ms`` or the end; the kernel's code, RECORDS_FULL when records must be drained."""
         code = advance(self.kernel_state(), self.tables, until_ms)
         if code == k.STUCK:
-            raise InfeasibleError(
-                "the scheduler cannot admit the next request with nothing else running",
-                field="kv_blocks",
-                value=self.rules.pool_blocks,
-                remedy="Enlarge the KV pool or shorten the requests.",
-            )
+            raise stuck(self.rules)
         return int(code)
 
     def drain(self) -> F64:
@@ -182,6 +210,16 @@ class InstanceRun:
         taken = self.records[:done].copy()
         self.ints[k.I_DONE] = 0
         return taken
+
+
+def stuck(rules: InstanceRules) -> InfeasibleError:
+    """What to raise when nothing runs and the next request still does not fit."""
+    return InfeasibleError(
+        "the scheduler cannot admit the next request with nothing else running",
+        field="kv_blocks",
+        value=rules.pool_blocks,
+        remedy="Enlarge the KV pool or shorten the requests.",
+    )
 
 
 def check_fit(inputs: I64, outputs: I64, rules: InstanceRules) -> None:

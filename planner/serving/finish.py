@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.compiling import part
 from planner.serving.aggregates import add_itl
+from planner.serving.prefixcache import leave_units
 from planner.serving.state import (
     F_ALLOC_MS,
     F_BATCH_MS,
@@ -37,6 +38,7 @@ from planner.serving.state import (
     P_CLOSED,
     P_POOL,
     P_REQUESTS,
+    P_UNIT,
     Q_CHUNK,
     Q_MERGE_BELOW,
     Q_REQUEST,
@@ -45,11 +47,15 @@ from planner.serving.state import (
     Q_RESPONSE,
     Q_TURNAROUND,
     R_E2E,
+    R_HIT,
+    R_ID,
     R_INPUT,
     R_OUTPUT,
     R_SEND,
     R_TTFT,
     S_BLOCKS,
+    S_HIT,
+    S_ID,
     S_INPUT,
     S_OUTPUT,
     S_SEQ,
@@ -126,8 +132,12 @@ def _record(s: KernelState, slot: int, token_ms: float) -> None:
     s.records[row, R_E2E] = client_ms - s.times[slot, T_SEND]
     s.records[row, R_INPUT] = s.slots[slot, S_INPUT]
     s.records[row, R_OUTPUT] = s.slots[slot, S_OUTPUT]
+    s.records[row, R_HIT] = s.slots[slot, S_HIT]
+    s.records[row, R_ID] = s.slots[slot, S_ID]
     ints[I_DONE] = row + 1
     ints[I_FREE] += s.slots[slot, S_BLOCKS]
+    if s.policy[P_UNIT] > 0:
+        leave_units(s, slot, s.slots[slot, S_INPUT] + s.slots[slot, S_OUTPUT] - 1)
     s.floats[F_HELD] -= s.times[slot, T_HELD]
     ints[I_RUNNING] -= 1
     s.slots[slot, S_STATE] = FREE

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.compiling import part
 from planner.serving.aggregates import add_itl, collect_finishing, first_is_stale, growth, heap_pop
+from planner.serving.prefixcache import evict_units
 from planner.serving.state import (
     F_ALLOC_MS,
     F_BATCH_MS,
@@ -45,6 +46,7 @@ from planner.serving.state import (
     P_POOL,
     P_PP,
     P_RESERVE,
+    P_UNIT,
     Q_CHUNK,
     Q_MERGE_BELOW,
     Q_TOKENS_PER_STEP,
@@ -121,6 +123,8 @@ def leap(s: KernelState, tables: Any, until_ms: float) -> None:
     floats[F_CUR_MS] = iteration_ms(tables, pp, budget, 0.0, 0.0, 0.0, float(decodes), floats[F_CUR_KV])
     floats[F_PLAN_MS] = iteration_ms(tables, pp, budget, 0.0, 0.0, 0.0, float(decodes), floats[F_KV_SUM])
     collect_finishing(s, ints[I_PLAN_SIDE], ints[I_COUNTER])
+    if s.policy[P_UNIT] > 0:
+        evict_units(s)
 
 
 @part

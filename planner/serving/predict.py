@@ -93,6 +93,7 @@ def performance(result: SimResult, step: StepModel, others: Sequence[SimResult] 
         utilisation=result.utilisation,
         goodput_per_s=result.goodput_per_s,
         saturated=result.saturated,
+        prefix_hit=result.prefix_hit,
         evidence=step.evidence,
         load_region=where,
     )

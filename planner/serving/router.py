@@ -1,53 +1,90 @@
-"""A least-loaded router in front of replicas: each request goes to the replica with the fewest requests at hand."""
+"""Replicas behind a router, for requests that must be dealt out one by one."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
+from planner.errors import InputError
+from planner.serving import routing
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
-from planner.serving.engine import InstanceRules, InstanceRun
+from planner.serving.engine import InstanceRules, InstanceRun, check_fit, stuck
+from planner.serving.types import F64
 from planner.steptime.types import StepModel
 
+Router = Literal["round_robin", "least_loaded", "prefix_aware"]
+ROUTERS: dict[str, int] = {
+    "round_robin": routing.ROUND_ROBIN,
+    "least_loaded": routing.LEAST_LOADED,
+    "prefix_aware": routing.PREFIX_AWARE,
+}
+WINDOW_MS = 2.0
+"""How far replicas run between two looks at what ended, where the front end takes no time."""
 
-def run_least_loaded(
-    step: StepModel, rules: InstanceRules, requests: RequestSet, instances: int, *, timeline_rows: int = 0
-) -> list[InstanceRun]:
-    """Simulate open-loop ``requests`` on ``instances`` instances; ties go to the one served longest ago.
+_SHARED = ("chain", "spans")
 
-    All replicas are advanced to each arrival before it is assigned, so the router sees true queue lengths.
+
+def run_routed(
+    step: StepModel,
+    rules: InstanceRules,
+    requests: RequestSet,
+    instances: int,
+    router: Router,
+    *,
+    timeline_rows: int = 0,
+) -> tuple[list[InstanceRun], F64]:
+    """Deal ``requests`` out to ``instances`` instances; the instances and the records of all requests.
+
+    round_robin: in turn. least_loaded: to the one with the fewest requests at hand. prefix_aware: by what the cache of
+    each holds of the prompt against its load. Raises InfeasibleError when a request can never be served.
     """
-    engines = [
-        InstanceRun(step, rules, record_rows=requests.size, timeline_rows=timeline_rows if i == 0 else 0)
-        for i in range(instances)
-    ]
-    visible = engines[0].visible_ms(requests.sent_ms, requests.inputs)
-    order = np.argsort(visible, kind="stable")
-    for engine in engines:
-        engine.visible = np.full(requests.size, np.inf)
-        engine.sent = np.zeros(requests.size)
-        engine.inputs = np.zeros(requests.size, dtype=np.int64)
-        engine.outputs = np.zeros(requests.size, dtype=np.int64)
-        engine.hits = np.zeros(requests.size, dtype=np.int64)
-    last_given = [-1] * instances
-    for turn, i in enumerate(order):
-        best, best_load = 0, None
-        for index, engine in enumerate(engines):
-            if engine.ints[k.I_RUNNING] or engine.ints[k.I_NEXT] < engine.ints[k.I_ISSUED]:
-                engine.run(float(visible[i]))
-            waiting = engine.ints[k.I_ISSUED] - engine.ints[k.I_NEXT] + engine.ints[k.I_PREEMPTED]
-            load = (int(engine.ints[k.I_RUNNING] + waiting), last_given[index])
-            if best_load is None or load < best_load:
-                best, best_load = index, load
-        engine = engines[best]
-        at = int(engine.ints[k.I_ISSUED])
-        engine.visible[at] = visible[i]
-        engine.sent[at] = requests.sent_ms[i]
-        engine.inputs[at] = requests.inputs[i]
-        engine.outputs[at] = requests.outputs[i]
-        engine.hits[at] = requests.hits[i]
-        engine.ints[k.I_ISSUED] = at + 1
-        last_given[best] = turn
-    for engine in engines:
-        engine.run()
-    return [engine for engine in engines if engine.ints[k.I_DONE] > 0]
+    if router not in ROUTERS:
+        raise InputError("unknown router", field="router", value=router, remedy=f"Use one of: {', '.join(ROUTERS)}.")
+    check_fit(requests.inputs, requests.outputs, rules)
+    prefixes = requests.prefixes if rules.policy.prefix_caching else None
+    engines = []
+    for index in range(instances):
+        engine = InstanceRun(step, rules, record_rows=0, timeline_rows=timeline_rows)
+        engine.make_queue(requests.size)
+        if prefixes is not None:
+            engine.keep_prefixes(prefixes)
+        if index > 0:
+            engine.floats[k.F_NEXT_SAMPLE] = np.inf
+        engines.append(engine)
+    states = [engine.kernel_state() for engine in engines]
+    stack = k.KernelState(
+        *(
+            getattr(states[0], name) if name in _SHARED else np.stack([getattr(state, name) for state in states])
+            for name in k.KernelState._fields
+        )
+    )
+    follows = requests.following is not None
+    following = requests.following if requests.following is not None else np.full(requests.size, -1, dtype=np.int64)
+    alone = np.ones(requests.size, dtype=bool)
+    alone[following[following >= 0]] = False
+    numbers = np.flatnonzero(alone)
+    sent = requests.sent_ms.astype(np.float64, copy=True)
+    order = numbers[np.argsort(sent[numbers], kind="stable")]
+    front = step.front_end
+    comes_back = front.response_ms + front.turnaround_ms + front.request_serial_ms + front.request_ms
+    records = np.zeros((requests.size, k.R_COUNT))
+    done = routing.route(
+        stack,
+        engines[0].tables,
+        routing.Routed(
+            sent, requests.inputs, requests.outputs, requests.hits, requests.think_ms, following, order
+        ),
+        ROUTERS[router],
+        (max(comes_back, WINDOW_MS) if follows else 0.0),
+        np.zeros(requests.size),
+        np.zeros(requests.size, dtype=np.int64),
+        np.full(instances, -1, dtype=np.int64),
+        records,
+    )  # fmt: skip
+    if done < 0:
+        raise stuck(rules)
+    for index, engine in enumerate(engines):
+        engine.take_state(stack, index)
+    return engines, records[:done]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -22,14 +21,17 @@ from planner.serving.metrics import (
     percentiles,
     tpot_ms,
 )
+from planner.serving.router import Router, run_routed
+from planner.serving.sessions import session_set
 from planner.serving.stream import CHUNK, LONG_RUN, run_stream
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
 from planner.steptime.types import FrontEnd, StepModel
 
 TIMELINE_ROWS = 2048
+_SESSIONS_KEPT_UP = 0.85
+"""Share of the offered requests that sessions send when their answers keep up, beyond noise."""
 _FRONT_END_FULL = 0.75
 """Share of the front end's time that streaming fills at most: behind, it merges chunks."""
-Router = Literal["round_robin", "least_loaded"]
 
 
 def instance_rules(resolved: ResolvedSettings, ledger: MemoryLedger) -> InstanceRules:
@@ -67,7 +69,7 @@ def simulate(
 ) -> SimResult:
     """Simulate ``load`` on ``replicas`` equal instances; throughput is of all of them.
 
-    Data-parallel ranks are instances behind a round-robin router. ``timeline`` samples the first replica. Raises
+    Data-parallel ranks are instances behind the same router. ``timeline`` samples the first replica. Raises
     InfeasibleError when a request can never be served and InputError for a senseless load.
     """
     resolved, step = instance.resolved, instance.step
@@ -75,15 +77,22 @@ def simulate(
         raise InfeasibleError("; ".join(instance.memory.reasons) or "the model does not fit", field="memory")
     rules = instance_rules(resolved, instance.memory)
     instances = replicas * resolved.dp
-    if load.kind == "open" and default_requests(load) > LONG_RUN and not timeline and router == "round_robin":
+    plain = load.turns is None and not timeline and router == "round_robin"
+    if load.kind == "open" and plain and default_requests(load) > LONG_RUN:
         chunks = request_chunks(
             load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens, chunk=CHUNK
         )
         within = (within_context(chunk, resolved, input_tokens, output_tokens) for chunk in chunks)
         reached = as_reached(step, load, output_tokens, instances)
         return run_stream(reached, rules, within, slo=slo, instances=instances)
-    requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
-    requests = within_context(requests, resolved, input_tokens, output_tokens)
+    if load.turns is not None:
+        requests = session_set(
+            load, input_tokens, output_tokens,
+            seed=seed, block_tokens=rules.policy.block_tokens, max_len=resolved.max_model_len,
+        )  # fmt: skip
+    else:
+        requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
+        requests = within_context(requests, resolved, input_tokens, output_tokens)
     return run_requests(
         as_reached(step, load, output_tokens, instances),
         rules,
@@ -109,10 +118,9 @@ def run_requests(
     if instances < 1:
         raise InputError("must be at least 1", field="replicas", value=instances)
     rows = TIMELINE_ROWS if timeline else 0
-    if router == "least_loaded" and instances > 1 and not requests.closed:
-        from planner.serving.router import run_least_loaded
-
-        engines = run_least_loaded(step, rules, requests, instances, timeline_rows=rows)
+    one_by_one = requests.following is not None or requests.prefixes is not None
+    if one_by_one or (router != "round_robin" and instances > 1 and not requests.closed):
+        engines, records = run_routed(step, rules, requests, instances, router, timeline_rows=rows)
     else:
         engines = []
         for index, part in enumerate(split_round_robin(requests, instances)):
@@ -120,7 +128,8 @@ def run_requests(
             engine.give(part)
             engine.run()
             engines.append(engine)
-    return summarise(engines, requests, slo)
+        records = np.concatenate([engine.drain() for engine in engines])
+    return summarise(engines, records, requests, slo)
 
 
 def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
@@ -144,34 +153,44 @@ def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:
     return parts
 
 
-def summarise(engines: Sequence[InstanceRun], requests: RequestSet, slo: Sequence[SloTarget]) -> SimResult:
-    """Percentiles over all instances; time-weighted means over the time until the last token."""
-    records = np.concatenate([engine.drain() for engine in engines])
+def summarise(
+    engines: Sequence[InstanceRun], records: F64, requests: RequestSet, slo: Sequence[SloTarget]
+) -> SimResult:
+    """Percentiles over all instances; time-weighted means over the time until the last token.
+
+    With ``measured_ms`` latencies are of the requests sent then, throughput is what ended then.
+    """
     start_ms = float(records[:, k.R_SEND].min())
     ends = records[:, k.R_SEND] + records[:, k.R_E2E]
     end_ms = float(ends.max())
-    duration_s = max((end_ms - start_ms) / 1000.0, 1e-9)
+    ended = records
+    from_ms, to_ms = start_ms, end_ms
+    if requests.measured_ms is not None:
+        from_ms, to_ms = requests.measured_ms
+        ended = records[(ends >= from_ms) & (ends < to_ms)]
+        records = records[(records[:, k.R_SEND] >= from_ms) & (records[:, k.R_SEND] < to_ms)]
+    duration_s = max((to_ms - from_ms) / 1000.0, 1e-9)
     floats = np.array([engine.floats for engine in engines])
     busy_ms = float(floats[:, k.F_BUSY_MS].sum())
     span_ms = max((end_ms - start_ms) * len(engines), 1e-9)
     pool = engines[0].rules.pool_blocks
     alloc = float(floats[:, k.F_ALLOC_MS].sum())
     live = float(floats[:, k.F_LIVE_MS].sum()) / engines[0].rules.policy.block_tokens
-    output = float(records[:, k.R_OUTPUT].sum())
-    total = output + float(records[:, k.R_INPUT].sum())
+    output = float(ended[:, k.R_OUTPUT].sum())
+    prompts = float(ended[:, k.R_INPUT].sum())
     hist = np.sum([engine.itl_hist for engine in engines], axis=0)
     return SimResult(
         requests=requests.size,
         completed=records.shape[0],
         duration_s=duration_s,
         output_tok_per_s=output / duration_s,
-        total_tok_per_s=total / duration_s,
-        req_per_s=records.shape[0] / duration_s,
+        total_tok_per_s=(output + prompts) / duration_s,
+        req_per_s=ended.shape[0] / duration_s,
         ttft_ms=percentiles(records[:, k.R_TTFT]),
         tpot_ms=percentiles(tpot_ms(records)),
         itl_ms=histogram_percentiles(hist),
         e2e_ms=percentiles(records[:, k.R_E2E]),
-        goodput_per_s=float(meets_slo(records, slo).sum()) / duration_s if slo else None,
+        goodput_per_s=float(meets_slo(ended, slo).sum()) / duration_s if slo else None,
         preemptions=int(sum(engine.ints[k.I_PREEMPTIONS] for engine in engines)),
         utilisation=min(1.0, busy_ms / span_ms),
         mean_batch=float(floats[:, k.F_BATCH_MS].sum()) / max(busy_ms, 1e-9),
@@ -180,13 +199,22 @@ def summarise(engines: Sequence[InstanceRun], requests: RequestSet, slo: Sequenc
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
         saturated=is_saturated(records, requests),
         timeline=_timeline(engines[0]) if engines[0].timeline.shape[0] else None,
+        prefix_hit=float(ended[:, k.R_HIT].sum()) / prompts if prompts > 0 else 0.0,
     )
 
 
 def is_saturated(records: F64, requests: RequestSet) -> bool:
-    """Open loop: requests of the last fifth wait much longer than those of the second fifth, beyond noise."""
+    """Open loop: requests of the last fifth wait much longer than those of the second fifth, beyond noise.
+
+    Sessions slow down with the answers that they wait for, so that fewer requests are sent than came with them.
+    """
     if requests.closed or requests.size < 40 or float(requests.sent_ms.max()) <= 0.0:
         return False
+    if requests.measured_ms is not None:
+        from_ms, to_ms = requests.measured_ms
+        offered = requests.size / float(requests.sent_ms.max())
+        if records.shape[0] < _SESSIONS_KEPT_UP * offered * (to_ms - from_ms):
+            return True
     order = np.argsort(records[:, k.R_SEND], kind="stable")
     ttft = records[order, k.R_TTFT]
     fifth = ttft.size // 5

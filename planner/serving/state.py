@@ -44,8 +44,9 @@ import numpy as np
     I_PLAN_DECODES,
     I_PLAN_PREEMPTED,
     I_PLAN_GHOSTS,
+    I_CACHED,
     I_COUNT,
-) = range(34)
+) = range(35)
 
 # float state
 (
@@ -73,7 +74,21 @@ import numpy as np
 ) = range(21)
 
 # per-slot integers
-S_INPUT, S_OUTPUT, S_HIT, S_GENERATED, S_COMPUTED, S_START, S_PHASE, S_BLOCKS, S_SEQ, S_STATE, S_COUNT = range(11)
+(
+    S_INPUT,
+    S_OUTPUT,
+    S_HIT,
+    S_GENERATED,
+    S_COMPUTED,
+    S_START,
+    S_PHASE,
+    S_BLOCKS,
+    S_SEQ,
+    S_STATE,
+    S_ID,
+    S_UNITS,
+    S_COUNT,
+) = range(13)
 # per-slot times, and the KV tokens that a sequence out of the aggregates holds
 T_SEND, T_FIRST, T_LAST, T_HELD, T_COUNT = range(5)
 # slot states
@@ -98,8 +113,10 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
     P_REQUESTS,
     P_CHUNK_MULTIPLE,
     P_CACHED_IN_BUDGET,
+    P_UNIT,
+    P_UNIT_BLOCKS,
     P_COUNT,
-) = range(18)
+) = range(20)
 # policy floats
 (
     Q_TOKENS_PER_STEP,
@@ -114,7 +131,7 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
 ) = range(9)
 
 # record columns
-R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_COUNT = range(6)
+R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_HIT, R_ID, R_COUNT = range(8)
 # timeline columns
 L_TIME, L_RUNNING, L_ADMITTED, L_USED, L_LIVE, L_COUNT = range(6)
 
@@ -129,12 +146,16 @@ OK, STUCK, RECORDS_FULL = range(3)
 M_FREE, M_PREEMPTED, M_FINISHING, M_FIRSTS, M_COUNT = 0, 1, 2, 4, 6
 # columns of the heap of finishing steps: step counter, slot, its admission
 H_KEY, H_SLOT, H_SEQ, H_COUNT = range(4)
+# columns of the prefix cache: how many run on a unit, and its neighbours among the unused, the longest unused first
+C_USERS, C_PREVIOUS, C_NEXT, C_COUNT = range(4)
+NOT_THERE = -1
 
 
 class KernelState(NamedTuple):
     """The arrays of one instance; what numba passes from part to part.
 
-    ``visible`` (sorted), ``sent``, ``inputs``, ``outputs``, ``hits`` and ``think`` hold the requests.
+    ``visible`` (sorted), ``sent``, ``inputs``, ``outputs``, ``hits``, ``think`` and ``ids`` hold the requests; without
+    ``ids`` requests have no number. ``chain``, ``spans``, ``cache``: see ``prefixcache``.
     """
 
     policy: np.ndarray
@@ -145,6 +166,7 @@ class KernelState(NamedTuple):
     outputs: np.ndarray
     hits: np.ndarray
     think: np.ndarray
+    ids: np.ndarray
     ints: np.ndarray
     floats: np.ndarray
     slots: np.ndarray
@@ -156,3 +178,6 @@ class KernelState(NamedTuple):
     records: np.ndarray
     itl_hist: np.ndarray
     timeline: np.ndarray
+    chain: np.ndarray
+    spans: np.ndarray
+    cache: np.ndarray

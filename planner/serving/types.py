@@ -51,9 +51,14 @@ class Load:
     ``arrival`` (poisson, constant, gamma with ``cv``; onoff: all arrivals in the first ``on_share`` of each
     ``period_s``; trace with ``times_s``). offline: all ``requests`` at once, no SLO. ``requests`` is how many to
     simulate; None lets the simulator choose enough for stable percentiles. ``prefix_hit`` share of prompt tokens
-    already cached. ``think_s`` mean pause (exponential) of a closed loop's client before its next request.
+    already cached. ``think_s`` mean pause (exponential) of a client before its next request.
     ``stream_interval`` tokens that the server collects before it sends them: fewer messages to send. The first
     token goes out at once (vLLM ``v1/engine/output_processor.py``, TensorRT-LLM ``pyexecutor/py_executor.py``).
+
+    With ``turns`` requests come in sessions of so many: each turn sends all that was said before, the lengths given for
+    input being its new tokens, and follows ``think_s`` after the answer to the one before. All sessions begin with the
+    same ``shared_tokens``. ``rate_per_s`` still counts requests, ``concurrency`` clients, who start a new session when
+    one ends. The share of prompts found cached then comes out of the simulation, and ``prefix_hit`` must be 0.
     """
 
     kind: Literal["closed", "open", "offline"]
@@ -68,6 +73,8 @@ class Load:
     period_s: float = 60.0
     think_s: float = 0.0
     stream_interval: int = 1
+    turns: Lengths | None = None
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ class SimResult:
     steps: int
     saturated: bool  # open loop: the queue grew without bound
     timeline: Timeline | None = None
+    prefix_hit: float = 0.0  # share of prompt tokens that were not computed, as simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,7 @@ class Performance:
     goodput_per_s: float | None
     saturated: bool
     evidence: Evidence
+    prefix_hit: float = 0.0  # share of prompt tokens found in the prefix cache
     load_region: str = ""  # light, medium, heavy or saturated: which residuals the bands are made of
 
 

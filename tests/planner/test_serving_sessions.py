@@ -1,0 +1,265 @@
+"""Sessions, the prefix cache in the KV pool, and routers: against closed forms and an independent LRU cache."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving_samples import REAL_FRONT_END, fixed, policy, step_model, uniform
+
+from planner import catalog
+from planner.catalog import get_gpu, get_model
+from planner.engines import EngineName, EngineSettings, resolve
+from planner.errors import InfeasibleError, InputError
+from planner.memory import ledger
+from planner.serving import Instance, Lengths, Load, simulate
+from planner.serving import state as k
+from planner.serving.arrivals import RequestSet
+from planner.serving.engine import InstanceRules
+from planner.serving.router import run_routed
+from planner.serving.sessions import longest_context, mean_prompt, session_set, trace_prefixes
+from planner.serving.simulator import run_requests
+from planner.serving.types import SimResult
+
+MODEL, GPU = get_model("Qwen/Qwen3-8B"), get_gpu("H200")
+RESOLVED = resolve(EngineSettings(EngineName.VLLM), MODEL, GPU, expected_len=32_768)
+INSTANCE = Instance(MODEL, RESOLVED, ledger(MODEL, GPU, RESOLVED), step_model(REAL_FRONT_END))
+CHAT = (uniform(50, 800), uniform(100, 500))
+
+
+def caching(pool_blocks: int, block: int = 16, **changes: int) -> InstanceRules:
+    """vLLM's scheduler with prefix caching."""
+    return InstanceRules(replace(policy(block=block, **changes), prefix_caching=True), pool_blocks, extra_step=False)
+
+
+def with_pool(share: float) -> Instance:
+    """The instance with a share of its KV pool."""
+    tokens = int(INSTANCE.memory.kv_tokens * share)
+    return replace(INSTANCE, memory=replace(INSTANCE.memory, kv_tokens=tokens, kv_blocks=tokens // 16))
+
+
+def drawn(load: Load, seed: int = 0, max_len: int = 32_768) -> RequestSet:
+    """Sessions of chat-like turns."""
+    return session_set(load, *CHAT, seed=seed, block_tokens=16, max_len=max_len)
+
+
+def test_each_turn_sends_all_that_was_said_before() -> None:
+    load = Load("closed", concurrency=1, requests=6, turns=fixed(6), shared_tokens=100)
+    requests = session_set(load, fixed(50), fixed(30), seed=3, block_tokens=16, max_len=32_768)
+    steps = np.diff(requests.inputs)
+    assert set(steps[steps > 0]) == {80}  # its own tokens and the answer before
+    assert requests.inputs.max() == 100 + 5 * 80 + 50
+    assert longest_context(load, fixed(50), fixed(30)) == 100 + 6 * 80
+
+
+def test_one_session_alone_finds_all_but_its_newest_tokens() -> None:
+    load = Load("open", rate_per_s=0.01, requests=5, turns=fixed(5), shared_tokens=64, think_s=2.0)
+    requests = session_set(load, fixed(200), fixed(100), seed=0, block_tokens=16, max_len=32_768)
+    _, records = run_routed(step_model(REAL_FRONT_END), caching(10_000), requests, 1, "round_robin")
+    records = records[np.argsort(records[:, k.R_SEND])]
+    written = records[:, k.R_INPUT] + records[:, k.R_OUTPUT] - 1  # the last token is never put into the cache
+    expected = np.concatenate([[0], written[:-1] // 16 * 16])
+    assert records[:, k.R_HIT].tolist() == expected.tolist()
+
+
+def test_sessions_share_their_first_tokens() -> None:
+    load = Load("open", rate_per_s=0.05, requests=40, turns=fixed(1), shared_tokens=1600)
+    requests = session_set(load, fixed(100), fixed(20), seed=0, block_tokens=16, max_len=32_768)
+    _, records = run_routed(step_model(REAL_FRONT_END), caching(10_000), requests, 1, "round_robin")
+    hits = records[np.argsort(records[:, k.R_SEND]), k.R_HIT]
+    assert hits[0] == 0
+    assert (hits[1:] == 1600).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pool=st.integers(130, 700),
+    seqs=st.integers(1, 12),
+    budget=st.sampled_from([64, 512, 8192]),
+    trt=st.booleans(),
+    instances=st.integers(1, 3),
+    router=st.sampled_from(["round_robin", "least_loaded", "prefix_aware"]),
+    kind=st.sampled_from(["open", "closed"]),
+    seed=st.integers(0, 1000),
+)
+def test_blocks_are_never_lost_or_used_twice(
+    pool: int, seqs: int, budget: int, trt: bool, instances: int, router, kind, seed: int
+) -> None:
+    load = Load(kind, rate_per_s=20.0, concurrency=9, requests=120, turns=uniform(1, 6), shared_tokens=70, think_s=0.2)
+    requests = session_set(load, uniform(10, 120), uniform(1, 90), seed=seed, block_tokens=16, max_len=2000)
+    rules = caching(pool, seqs=seqs, budget=budget, reserve=trt)
+    engines, records = run_routed(step_model(), rules, requests, instances, router)
+    assert records.shape[0] == requests.size
+    assert sorted(records[:, k.R_ID].astype(int)) == list(range(requests.size))
+    assert (records[:, k.R_HIT] < records[:, k.R_INPUT]).all()
+    assert (records[:, k.R_TTFT] > 0).all()
+    assert (records[:, k.R_E2E] >= records[:, k.R_TTFT] - 1e-9).all()
+    for engine in engines:
+        assert engine.ints[k.I_FREE] == pool
+        assert engine.ints[k.I_RUNNING] == 0
+        assert 0 <= engine.ints[k.I_CACHED] <= pool
+        users = engine.cache[:-1, k.C_USERS]
+        assert set(np.unique(users)) <= {k.NOT_THERE, 0}
+        assert (users == 0).sum() == engine.ints[k.I_CACHED]
+    sent = np.zeros(requests.size)
+    sent[records[:, k.R_ID].astype(int)] = records[:, k.R_SEND]
+    done = np.zeros(requests.size)
+    done[records[:, k.R_ID].astype(int)] = records[:, k.R_SEND] + records[:, k.R_E2E]
+    assert requests.following is not None
+    first = np.flatnonzero(requests.following >= 0)
+    assert (sent[requests.following[first]] >= done[first] - 1e-6).all()
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    off = replace(INSTANCE, resolved=replace(RESOLVED, enable_prefix_caching=False))
+    load = Load("open", rate_per_s=2, turns=fixed(6), think_s=5, requests=600)
+    without, found = simulate(off, load, *CHAT), simulate(INSTANCE, load, *CHAT)
+    assert without.prefix_hit == 0.0
+    assert found.prefix_hit > 0.7
+    assert found.ttft_ms is not None
+    assert without.ttft_ms is not None
+    assert found.ttft_ms.p50 < without.ttft_ms.p50
+
+
+def test_a_smaller_pool_forgets_more() -> None:
+    load = Load("open", rate_per_s=6, turns=uniform(2, 14), shared_tokens=1000, think_s=20)
+    found = [simulate(with_pool(share), load, *CHAT).prefix_hit for share in (1.0, 0.3, 0.1)]
+    assert found[0] > 0.85
+    assert found[0] > found[1] > found[2] > 0.1  # the shared beginning stays
+
+
+def test_the_prefix_aware_router_keeps_sessions_together() -> None:
+    load = Load("open", rate_per_s=12, turns=uniform(2, 14), shared_tokens=1000, think_s=20)
+
+    def through(router) -> SimResult:
+        return simulate(INSTANCE, load, *CHAT, replicas=4, router=router)
+
+    turn, least, aware = through("round_robin"), through("least_loaded"), through("prefix_aware")
+    assert aware.prefix_hit > 0.8
+    assert turn.prefix_hit < 0.75
+    assert least.prefix_hit < 0.75
+    assert aware.ttft_ms is not None
+    assert turn.ttft_ms is not None
+    assert aware.ttft_ms.p50 < turn.ttft_ms.p50
+    again = through("prefix_aware")
+    assert (again.ttft_ms, again.prefix_hit, again.steps) == (aware.ttft_ms, aware.prefix_hit, aware.steps)
+
+
+def test_rate_counts_requests_and_the_steady_state_is_measured() -> None:
+    load = Load("open", rate_per_s=5, turns=uniform(2, 10), think_s=10, shared_tokens=200)
+    found = simulate(INSTANCE, load, *CHAT)
+    assert not found.saturated
+    assert found.req_per_s == pytest.approx(5.0, rel=0.08)
+    prompts = (found.total_tok_per_s - found.output_tok_per_s) / found.req_per_s
+    assert prompts == pytest.approx(mean_prompt(load, *CHAT), rel=0.06)
+    crowded = simulate(with_pool(0.06), replace(load, rate_per_s=12), *CHAT)
+    assert crowded.saturated
+
+
+def test_clients_of_a_closed_loop_go_on_with_new_sessions() -> None:
+    load = Load("closed", concurrency=8, turns=fixed(4), think_s=1.0)
+    requests = drawn(load)
+    assert requests.following is not None
+    assert requests.first_issued == 8
+    assert (requests.following < 0).sum() == 8  # only each client's last request is followed by none
+    found = simulate(INSTANCE, load, *CHAT)
+    assert found.completed == found.requests
+
+
+def test_a_session_ends_where_the_context_does() -> None:
+    load = Load("open", rate_per_s=2, turns=fixed(50), think_s=1, requests=500)
+    requests = drawn(load, max_len=4096)
+    assert int((requests.inputs + requests.outputs).max()) <= 4096
+    with pytest.raises(InfeasibleError, match="first turn"):
+        session_set(load, fixed(5000), fixed(10), seed=0, block_tokens=16, max_len=4096)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prefix_hit": 0.5}, "prefix_hit"),
+        ({"arrival": "trace", "times_s": (0.0, 1.0)}, "arrival"),
+        ({"shared_tokens": -1}, "shared_tokens"),
+    ],
+)
+def test_senseless_sessions_are_refused_by_name(changes: dict, named: str) -> None:
+    load = replace(Load("open", rate_per_s=1, turns=fixed(3)), **changes)
+    with pytest.raises(InputError, match=named):
+        simulate(INSTANCE, load, *CHAT)
+
+
+def test_mean_prompt_of_uneven_sessions() -> None:
+    load = Load("open", rate_per_s=1, turns=Lengths("samples", samples=(1, 3)), shared_tokens=10)
+    # prompts 110 | 110, 220, 330: four requests of two sessions
+    assert mean_prompt(load, fixed(100), fixed(10)) == pytest.approx((110 + 110 + 220 + 330) / 4)
+
+
+def mooncake(count: int) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
+    """Lengths and prefix blocks (512 tokens) of the first requests of the trace."""
+    path = Path(catalog.__file__).parent / "data" / "traces" / "mooncake_synthetic.csv.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[:count]
+    blocks = [[int(block) for block in row["prefix_block_ids"].split()] for row in rows]
+    inputs = np.array([int(row["input_tokens"]) for row in rows])
+    return inputs, np.array([int(row["output_tokens"]) for row in rows]), blocks
+
+
+def lru_hits(inputs: np.ndarray, outputs: np.ndarray, blocks: list[list[int]], pool: int, unit: int) -> int:
+    """Tokens found by requests served one after the other, in an LRU cache of ``pool`` tokens that also holds them."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    found = 0
+    for prompt, answer, row in zip(inputs, outputs, blocks, strict=True):
+        whole = row[: prompt // unit]
+        leading = 0
+        while leading < min(len(whole), (prompt - 1) // unit) and whole[leading] in cache:
+            leading += 1
+        found += leading * unit
+        for block in whole:
+            cache.pop(block, None)
+        while len(cache) * unit > pool - (prompt + answer):
+            cache.popitem(last=False)
+        for block in reversed(whole):
+            cache[block] = None
+    return found
+
+
+@pytest.mark.parametrize("pool_tokens", [200_000, 800_000, 3_000_000, 20_000_000])
+def test_hit_share_of_a_published_trace_equals_an_lru_cache(pool_tokens: int) -> None:
+    inputs, outputs, blocks = mooncake(1500)
+    requests = RequestSet(
+        sent_ms=np.arange(inputs.size) * 1e6,  # one after the other
+        inputs=inputs,
+        outputs=outputs,
+        hits=np.zeros(inputs.size, dtype=np.int64),
+        closed=False,
+        first_issued=inputs.size,
+        think_ms=np.zeros(inputs.size),
+        prefixes=trace_prefixes(blocks, 512, inputs),
+    )
+    found = run_requests(step_model(), caching(pool_tokens // 16), requests)
+    expected = lru_hits(inputs, outputs, blocks, pool_tokens, 512) / inputs.sum()
+    assert found.prefix_hit == pytest.approx(expected, abs=0.003)
+
+
+def test_an_unbounded_cache_finds_what_the_trace_repeats() -> None:
+    inputs, outputs, blocks = mooncake(100_000)
+    requests = RequestSet(
+        sent_ms=np.arange(inputs.size) * 1e6,
+        inputs=inputs,
+        outputs=outputs,
+        hits=np.zeros(inputs.size, dtype=np.int64),
+        closed=False,
+        first_issued=inputs.size,
+        think_ms=np.zeros(inputs.size),
+        prefixes=trace_prefixes(blocks, 512, inputs),
+    )
+    found = run_requests(step_model(), caching(10_000_000), requests)
+    repeated = catalog.get_trace("mooncake_synthetic").prefix_hit
+    assert found.prefix_hit == pytest.approx(repeated, abs=0.01)

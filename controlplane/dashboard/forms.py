@@ -176,20 +176,36 @@ class ScenarioForm(forms.ModelForm):
 
     class Meta:
         model = Scenario
-        fields = ["name", "mode", "workloads", "sites", "time_limit_s", "notes"]
+        fields = ["name", "mode", "workloads", "sites", "time_limit_s", "growth_per_month", "lead_time_months", "notes"]
         widgets = {
             "mode": forms.RadioSelect,
             "workloads": forms.CheckboxSelectMultiple,
             "sites": forms.CheckboxSelectMultiple,
             "notes": forms.Textarea(attrs={"rows": 2}),
         }
-        labels = {"mode": "Which GPUs", "time_limit_s": "Time to search"}
-        help_texts = {"workloads": "None ticked: every workload.", "sites": "None ticked: every site."}
+        labels = {
+            "mode": "Which GPUs", "time_limit_s": "Time to search", "growth_per_month": "Growth a month",
+            "lead_time_months": "Lead time of GPUs",
+        }  # fmt: skip
+        help_texts = {
+            "workloads": "None ticked: every workload.", "sites": "None ticked: every site.",
+            "growth_per_month": "0.05 is 5 %. Makes the capacity runway.", "lead_time_months": "From order to service.",
+        }  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for name in ("growth_per_month", "lead_time_months"):
+            self.fields[name].required = False
         self.fields["mode"].choices = Scenario.Mode.choices  # type: ignore[attr-defined]
         plain_numbers(self)
+
+    def clean(self) -> dict[str, Any]:
+        """Blank numbers take the model's defaults."""
+        data = super().clean() or {}
+        for name in ("growth_per_month", "lead_time_months"):
+            if data.get(name) is None and name not in self.errors:
+                data[name] = Scenario._meta.get_field(name).get_default()
+        return data
 
 
 class ProbeForm(forms.Form):

@@ -1,10 +1,10 @@
-"""Two candidates, or two plans, side by side."""
+"""The chosen candidate and the runner-up side by side."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from controlplane.dashboard import fmt, planrow, planview
+from controlplane.dashboard import fmt, planrow
 from controlplane.dashboard.planrow import Json
 
 
@@ -49,33 +49,3 @@ def _objectives(row: planrow.WorkloadRow) -> list[dict[str, Any]]:
         cells = [{"text": f"{fmt.sig(v[target['stat']])} ms" if v else "–"} for v in values]
         lines.append({"word": f"SLO: {planrow.slo_word(target)}", "cells": cells})
     return lines
-
-
-def comparison(a: tuple[Json, Json, str], b: tuple[Json, Json, str]) -> dict[str, Any]:
-    """Two plans as (request, result, name): totals that differ, and each workload side by side."""
-    sides = [{row.name: row for row in planview.workload_rows(request, result)} for request, result, _ in (a, b)]
-    names = list(dict.fromkeys([*sides[0], *sides[1]]))
-    totals = []
-    for word, key, show in (
-        ("Status", "status", str), ("$ / h, placed GPUs", "usd_per_hour", fmt.money),
-        ("$ / h, idle GPUs", "idle_usd_per_hour", fmt.money),
-        ("Gap", "gap", fmt.percent), ("Moves", "moves", str), ("Model version", "model_version", str),
-    ):  # fmt: skip
-        before, after = (show(side[1].get(key)) for side in (a, b))
-        totals.append({"field": word, "before": before, "after": after, "changed": before != after})
-    for word, value in (
-        ("GPUs placed", lambda r: sum(len(p["gpu_indexes"]) for p in r.get("placements", ()))),
-        ("GPUs stranded", lambda r: fmt.sig((r.get("stranded_after") or {}).get("stranded_gpus"))),
-        ("Replicas unplaced", lambda r: sum(u["replicas"] for u in r.get("unplaced", ()))),
-    ):
-        left, right = value(a[1]), value(b[1])
-        totals.append({"field": word, "before": left, "after": right, "changed": left != right})
-    pairs = []
-    for name in names:
-        both = sides[0].get(name), sides[1].get(name)
-        pairs.append({"name": name, "sides": both, "changed": _choice(both[0]) != _choice(both[1])})
-    return {"totals": totals, "pairs": pairs}
-
-
-def _choice(row: planrow.WorkloadRow | None) -> tuple[Any, ...]:
-    return (row.verdict.get("chosen"), row.nodes) if row else ()

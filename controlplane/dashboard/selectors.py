@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Prefetch, Q, QuerySet
 
-from controlplane.dashboard import planrow, planview
+from controlplane.dashboard import fmt, planrow, planview
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun, Validation
 from controlplane.inventory.models import Site
 from controlplane.jobs.models import Job
@@ -64,6 +64,18 @@ def plan_list(params: Mapping[str, str]) -> QuerySet[Plan]:
         workload_count=Count("verdicts", distinct=True),
         close_count=Count("verdicts", filter=Q(verdicts__too_close=True), distinct=True),
     )
+
+
+def variants_of(plan: Plan) -> list[dict[str, Any]]:
+    """What-ifs made from a plan, newest first, with what they cost against it."""
+    rows = plan.variants.defer("request", "result", "changes").select_related("scenario").order_by("-number")
+    found = []
+    for row in rows:
+        change = ""
+        if row.usd_per_hour is not None and plan.usd_per_hour:
+            change = fmt.signed_percent(row.usd_per_hour / plan.usd_per_hour - 1)
+        found.append({"plan": row, "change": change})
+    return found
 
 
 def scenario_list() -> QuerySet[Scenario]:

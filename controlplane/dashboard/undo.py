@@ -13,6 +13,7 @@ from django.urls import reverse
 from controlplane.dashboard.pages import actor
 from controlplane.deployments import calibrating
 from controlplane.deployments.models import Calibration
+from controlplane.planning import discarding
 from controlplane.workloads import services as workloads
 
 SLOT = "undo"
@@ -22,7 +23,7 @@ PREFIX = "undo-"
 
 
 def offer(request: HttpRequest, text: str, kind: str, data: Any) -> None:
-    """Say ``text`` with an Undo button; ``kind`` is "workload" or "calibration", ``data`` what it takes."""
+    """Say ``text`` with an Undo button; ``kind`` says of what, ``data`` what it takes."""
     token = secrets.token_hex(8)
     held = {**request.session.get(SLOT, {}), token: [kind, data]}
     request.session[SLOT] = dict(list(held.items())[-MOST:])
@@ -35,7 +36,13 @@ def take_back(request: HttpRequest, token: str) -> str:
     kind, data = held.pop(token, (None, None))
     if kind is None:
         raise ValidationError("This can no longer be undone: it was done in another session, or undone already.")
-    if kind == "workload":
+    if kind == "plan":
+        plan = discarding.restore_plan(actor=actor(request), pk=data)
+        done, path = f"{plan} is back.", reverse("dashboard:plan", args=[plan.pk])
+    elif kind == "scenario":
+        scenario = discarding.restore_scenario(actor=actor(request), pk=data)
+        done, path = f"{scenario} and its plans are back.", reverse("dashboard:plans")
+    elif kind == "workload":
         record = workloads.restore_workload(actor=actor(request), kept=data)
         done, path = f"{record.name} is back.", reverse("dashboard:workload", args=[record.slug])
     else:

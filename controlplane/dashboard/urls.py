@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, URLResolver, path
 
-from controlplane.dashboard.views import deployments, fleet, home, jobs, plans, workloads
+from controlplane.dashboard.views import deployments, fleet, home, jobs, plans, whatif, workloads
 
 app_name = "dashboard"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -30,10 +30,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("memory/", workloads.memory, name="memory"),
     path("plans/", plans.plans, name="plans"),
     path("plans/new/", plans.scenario, name="scenario_new"),
-    path("plans/compare/", plans.compare, name="compare"),
+    path("plans/compare/", whatif.compare, name="compare"),
     path("plans/scenarios/<slug:slug>/", plans.scenario, name="scenario"),
     path("plans/scenarios/<slug:slug>/compute/", plans.compute, name="compute"),
+    path("plans/scenarios/<slug:slug>/delete/", whatif.delete_scenario, name="scenario_delete"),
     path("plans/<int:pk>/", plans.plan, name="plan"),
+    path("plans/<int:pk>/what-if/", whatif.what_if, name="what_if"),
+    path("plans/<int:pk>/delete/", whatif.delete_plan, name="plan_delete"),
     path("plans/<int:pk>/approve/", plans.approve, name="approve"),
     path("plans/<int:pk>/export/", plans.export, name="plan_export"),
     path("plans/<int:pk>/router.yaml", plans.router, name="router"),

@@ -55,7 +55,7 @@ def paths(sample: dict[str, Any]) -> list[str]:
         "/workloads/agent-tools/",
         "/workloads/agent-tools/edit/", "/workloads/models/Qwen/Qwen3-32B/", "/workloads/models/add/", "/memory/",
         "/memory/?model=Qwen/Qwen3-32B&gpu=A10&engine=tensorrt_llm", "/plans/", "/plans/?state=ready", "/plans/new/",
-        "/plans/compare/", f"/plans/compare/?a={plan}&b={sample['other'].pk}", f"/plans/{plan}/",
+        "/plans/compare/", f"/plans/compare/?ids={plan},{sample['other'].pk}", f"/plans/{plan}/",
         f"/plans/{plan}/workloads/code-completion/", f"/plans/{plan}/workloads/embed-search/",
         f"/plans/{plan}/nodes/fra-h100-01/", "/deployments/", "/deployments/?state=ready", "/deployments/new/",
         *[f"/deployments/{row.pk}/" for row in sample["deployments"]], "/validation/", "/validation/?emulated=no",
@@ -524,3 +524,72 @@ def test_a_candidate_that_cannot_be_simulated_says_why(
     body = admin_page.get(f"/plans/{sample['plan'].pk}/workloads/code-completion/curves/").content.decode()
     assert "No curve for this candidate" in body
     assert "no step times for this GPU" in body
+
+
+def test_a_what_if_form_makes_plans_beside_the_base(sample: dict[str, Any], admin_page: Client) -> None:
+    plan = sample["plan"]
+    plan.request["workloads"] = [{**w, "model": "Qwen/Qwen3-8B"} for w in plan.request["workloads"]]
+    plan.save()
+    path = f"/plans/{plan.pk}/what-if/"
+    assert admin_page.get(path).status_code == 200
+    empty = admin_page.post(path, {})
+    assert empty.status_code == 422
+    assert "Nothing is changed; fill in at least one line." in empty.content.decode()
+    fields = {"demand": "50", "demand_of": "support-chat", "gpu_price": "-20", "lost": "node:fra-h100-01", "each": "on"}
+    answer = admin_page.post(path, fields)
+    made = list(plan.variants.order_by("number"))
+    assert [row.title for row in made] == ["support-chat: demand +50 %", "GPU prices −20 %", "Without fra-h100-01"]
+    assert answer.headers["Location"] == f"/plans/compare/?ids={plan.pk},{','.join(str(row.pk) for row in made)}"
+    waiting = admin_page.get(answer.headers["Location"]).content.decode()
+    assert waiting.count("every 1s") == 3
+    both = admin_page.post(path, {"growth": "5", "electricity": "0.3", "slo": "-50", "slo_metric": "ttft"})
+    assert both.status_code == 302
+    assert plan.variants.count() == 4
+    assert "Growth of 5 % a month; TTFT limits −50 %; Electricity" in plan.variants.latest("pk").title
+    body = admin_page.get(f"/plans/{plan.pk}/").content.decode()
+    assert "support-chat: demand +50 %" in body
+    for fields, words in (
+        ({"buy": "B200-SXM"}, "Say what a GPU-hour of it costs."),
+        ({"model": "no/such", "model_of": "support-chat"}, "no/such"),
+        ({"demand": "1", "growth": "1", "slo": "5", "gpu_price": "2", "each": "on"}, "at most 3"),
+    ):  # fmt: skip
+        refused = admin_page.post(path, fields)
+        assert refused.status_code == 422
+        assert words in unescape(refused.content.decode())
+
+
+def test_side_by_side_shows_what_differs_and_hands_out_a_table(sample: dict[str, Any], admin_page: Client) -> None:
+    plan, other = sample["plan"], sample["other"]
+    other.result["usd_per_hour"] = "99.0000"
+    other.title = "Twice the load"
+    other.save()
+    path = f"/plans/compare/?ids={plan.pk}&ids={other.pk}&ids="
+    body = admin_page.get(path).content.decode()
+    assert "Held against Both sites, December #1" in body
+    assert "Twice the load" in body
+    assert re.search(r'class="num now"><span class="n" title="99">\$99</span>', body)
+    table = admin_page.get(f"{path}&format=csv")
+    assert table.headers["Content-Type"].startswith("text/csv")
+    assert "H200 only #1: Twice the load" in table.content.decode("utf-8-sig").splitlines()[0]
+    assert "Choose two plans" in admin_page.get("/plans/compare/").content.decode()
+
+
+def test_deleted_plans_and_scenarios_come_back_by_their_toast(sample: dict[str, Any], admin_page: Client) -> None:
+    other = sample["other"]
+    answer = admin_page.post(f"/plans/{other.pk}/delete/", {"next": "/"}, follow=True)
+    body = answer.content.decode()
+    assert "H200 only #1 is deleted." in body
+    assert admin_page.get(f"/plans/{other.pk}/").status_code == 404
+    token = re.search(r"/undo/(\w+)/", body)
+    assert token is not None
+    back = admin_page.post(f"/undo/{token.group(1)}/", {"next": "/"}, follow=True)
+    assert "H200 only #1 is back." in back.content.decode()
+    answer = admin_page.post(f"/plans/scenarios/{other.scenario.slug}/delete/", {"next": "/"}, follow=True)
+    assert not Scenario.objects.filter(pk=other.scenario_id).exists()
+    token = re.search(r"/undo/(\w+)/", answer.content.decode())
+    assert token is not None
+    admin_page.post(f"/undo/{token.group(1)}/", {"next": "/"})
+    assert Scenario.objects.filter(pk=other.scenario_id).exists()
+    force = sample["plan"]
+    refused = admin_page.post(f"/plans/{force.pk}/delete/", {"next": "/plans/"}, follow=True)
+    assert "is in force" in refused.content.decode()

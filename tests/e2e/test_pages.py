@@ -99,7 +99,7 @@ def paths(sample: dict[str, Any]) -> list[str]:
         "/fleet/discovered/", "/workloads/", "/workloads/new/", "/workloads/agent-tools/",
         "/workloads/agent-tools/edit/",
         "/workloads/models/Qwen/Qwen3-32B/", "/workloads/models/add/", "/memory/", "/plans/", "/plans/new/",
-        f"/plans/compare/?a={plan}&b={sample['other'].pk}", f"/plans/{plan}/",
+        f"/plans/compare/?ids={plan},{sample['other'].pk}", f"/plans/{plan}/",
         f"/plans/{plan}/workloads/code-completion/",
         f"/plans/{plan}/workloads/embed-search/", "/deployments/", "/deployments/new/",
         f"/deployments/{sample['deployments'][0].pk}/", f"/deployments/{sample['deployments'][2].pk}/", "/validation/",

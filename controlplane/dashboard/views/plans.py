@@ -73,14 +73,15 @@ def compute(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _plan(pk: int) -> Plan:
-    return get_object_or_404(Plan.objects.select_related("scenario", "job", "approved_by", "created_by"), pk=pk)
+    related = ("scenario", "job", "approved_by", "created_by", "base__scenario")
+    return get_object_or_404(Plan.objects.select_related(*related).defer("base__request", "base__result"), pk=pk)
 
 
 @page()
 def plan(request: HttpRequest, pk: int) -> HttpResponse:
     """A plan: progress while it is computed, then the answer."""
     record = _plan(pk)
-    context: dict[str, Any] = {"plan": record, "others": _others(record)}
+    context: dict[str, Any] = {"plan": record, "others": _others(record), "variants": selectors.variants_of(record)}
     if record.job is not None and record.result is None:
         context |= progress_context(request, record.job)
     if record.result is not None and record.request is not None:
@@ -172,30 +173,6 @@ def plan_node(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     context = {"plan": record, "node": node, "placed": placed, "slug": planview.node_slug(name)}
     template = "dashboard/_plan_node.html" if request.headers.get("HX-Request") else "dashboard/plan_node.html"
     return show(request, template, context)
-
-
-@page()
-def compare(request: HttpRequest) -> HttpResponse:
-    """Two plans side by side."""
-    ready = Plan.objects.filter(result__isnull=False).select_related("scenario")
-    picked = [_pick(ready, request.GET.get(key, "")) for key in "ab"]
-    context: dict[str, Any] = {
-        "a": picked[0],
-        "b": picked[1],
-        "choices": (("a", picked[0], "Before"), ("b", picked[1], "After")),
-        "plans": ready.defer("request", "result")[:50],
-    }
-    if picked[0] and picked[1]:
-        context |= plancompare.comparison(*(_sides(plan) for plan in picked if plan))
-    return show(request, "dashboard/plan_compare.html", context)
-
-
-def _pick(plans: models.QuerySet[Plan], key: str) -> Plan | None:
-    return plans.filter(pk=int(key)).first() if key.isdigit() else None
-
-
-def _sides(record: Plan) -> tuple[Any, Any, str]:
-    return record.request or {}, record.result or {}, str(record)
 
 
 @act

@@ -1,0 +1,182 @@
+"""Plans side by side as the page shows them: figures with what they differ by, and the charts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from controlplane.dashboard import fmt, palette
+from controlplane.dashboard.chart import Chart, Column, axis, make
+from controlplane.planning.comparing import Comparison, Difference, Line, Served
+from controlplane.planning.models import Plan
+
+SYMBOLS = ("circle", "diamond", "square", "cross")
+"""Marker of each plan."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of one plan: its text, its exact value, and by how much it is off the first plan's."""
+
+    text: str
+    exact: str
+    change: str
+    differs: bool
+
+
+def names(plans: Sequence[Plan]) -> list[str]:
+    """Short names for charts: the number, and what was changed."""
+    return [f"#{plan.number} {plan.title}" if plan.title else str(plan) for plan in plans]
+
+
+def total_rows(found: Comparison) -> list[tuple[Line, list[Cell]]]:
+    """Each total with its cells."""
+    return [(line, [_cell(line, value) for value in line.values]) for line in found.totals]
+
+
+def _cell(line: Line, value: Any) -> Cell:
+    first = line.values[0]
+    return Cell(shown(line.kind, value), fmt.exact(value) if fmt.as_float(value) is not None else "",
+                _change(line.kind, first, value), value != first)  # fmt: skip
+
+
+def shown(kind: str, value: Any) -> str:
+    """A total as text."""
+    if value is None:
+        return "beyond 3 years, or no growth" if kind == "months" else "–"
+    if kind == "usd":
+        return fmt.money(value)
+    if kind == "share":
+        return fmt.percent(value)
+    if kind == "months":
+        return "today" if value == 0 else f"month {value}"
+    if kind == "count":
+        return f"{value:,}"
+    return fmt.sig(value) if kind == "number" else str(value)
+
+
+def _change(kind: str, first: Any, value: Any) -> str:
+    before, after = fmt.as_float(first), fmt.as_float(value)
+    if before is None or after is None or before == after or kind in ("months", "text"):
+        return ""
+    if kind == "usd" and before:
+        return fmt.signed_percent(after / before - 1)
+    if kind == "share":
+        points = fmt.sig(100 * (after - before), 2)
+        return f"{'+' if after > before else ''}{points} points"
+    return f"{'+' if after > before else ''}{fmt.sig(after - before)}"
+
+
+def sections(found: Comparison) -> list[tuple[str, list[Difference]]]:
+    """Lines of difference by section, in order."""
+    grouped: dict[str, list[Difference]] = {}
+    for entry in found.differences:
+        grouped.setdefault(entry.section, []).append(entry)
+    return list(grouped.items())
+
+
+def charts(found: Comparison) -> list[Chart]:
+    """Cost by workload, GPUs by kind, and the price of output with its band."""
+    return [_cost(found), _gpus(found), _prices(found)]
+
+
+def _cost(found: Comparison) -> Chart:
+    labels = names(found.plans)
+    traces, rows = [], []
+    for at, line in enumerate(found.workloads):
+        values = [float(cell.usd_per_hour) if cell else 0.0 for cell in line.cells]
+        traces.append(
+            _bar(labels, values, line.name, palette.CATEGORIES[at % len(palette.CATEGORIES)], "$%{x:.2f} / h")
+        )
+        rows.append((line.name, *values))
+    idle = [float((plan.result or {})["idle_usd_per_hour"]) for plan in found.plans]
+    rows.append(("Owned GPUs left idle", *idle))
+    columns = (Column("Workload", numeric=False), *(Column(label, "USD/h") for label in labels))
+    note = "Owned GPUs left idle cost more on top; they stand in the table."
+    return make("compare-cost", "What the placed GPUs cost", traces, _stacked("Cost", "USD an hour"), columns, rows,
+                note=note, size="short")  # fmt: skip
+
+
+def _gpus(found: Comparison) -> Chart:
+    labels = names(found.plans)
+    counts = []
+    for plan in found.plans:
+        nodes = {n["name"]: n["gpu"] for n in (*(plan.request or {})["nodes"], *(plan.result or {})["purchased_nodes"])}
+        used: Counter[str] = Counter()
+        for item in (plan.result or {})["placements"]:
+            used[nodes.get(item["node"], "?")] += len(item["gpu_indexes"])
+        counts.append(used)
+    kinds = sorted({gpu for used in counts for gpu in used})
+    traces = [
+        _bar(labels, [used[gpu] for used in counts], gpu, _colour(at), "%{x} GPUs") for at, gpu in enumerate(kinds)
+    ]
+    columns = (Column("GPU", numeric=False), *(Column(label) for label in labels))
+    rows = [(gpu, *(used[gpu] for used in counts)) for gpu in kinds]
+    return make("compare-gpus", "GPUs placed", traces, _stacked("GPUs", ""), columns, rows, size="short")
+
+
+def _prices(found: Comparison) -> Chart:
+    """$ per million output tokens of each workload in each plan: a dot with its 80 % band."""
+    labels = names(found.plans)
+    traces = []
+    lines = [line for line in found.workloads if any(c and c.usd_per_mtok_output for c in line.cells)]
+    for at, label in enumerate(labels):
+        points = [(line.name, line.cells[at]) for line in lines]
+        kept = [(name, cell) for name, cell in points if cell and cell.usd_per_mtok_output]
+        mid = [float(cell.usd_per_mtok_output or 0) for _, cell in kept]
+        bands = [_band(cell) for _, cell in kept]
+        traces.append(
+            go.Scatter(
+                x=mid, y=[name for name, _ in kept], mode="markers", name=label,
+                marker={"color": _colour(at), "size": 9, "symbol": SYMBOLS[at]},
+                error_x={
+                    "type": "data", "symmetric": False, "thickness": 1.5, "width": 0,
+                    "array": [high - x for x, (_, high) in zip(mid, bands, strict=True)],
+                    "arrayminus": [x - low for x, (low, _) in zip(mid, bands, strict=True)],
+                },
+                hovertemplate="%{y}<br>$%{x:.3g} / M tok<extra></extra>",
+            )
+        )  # fmt: skip
+    rows = [(line.name, *(part for cell in line.cells for part in _price_cells(cell))) for line in lines]
+    columns: list[Column] = [Column("Workload", numeric=False)]
+    for label in labels:
+        columns += [Column(label, "USD / M tok"), Column("low"), Column("high")]
+    figure_layout = {
+        "scattermode": "group", "showlegend": True, "legend": {"traceorder": "normal"},
+        "xaxis": axis("Cost of output", "USD per million tokens", type="log", showgrid=True),
+        "yaxis": {"autorange": "reversed", "showgrid": False},
+    }  # fmt: skip
+    return make("compare-price", "Price of output", traces, figure_layout, columns, rows, note="Whiskers hold 80 %.")
+
+
+def _band(cell: Served) -> tuple[float, float]:
+    mid = float(cell.usd_per_mtok_output or 0)
+    return tuple(map(float, cell.usd_per_mtok_output_80)) if cell.usd_per_mtok_output_80 else (mid, mid)  # type: ignore[return-value]
+
+
+def _price_cells(cell: Served | None) -> tuple[Any, Any, Any]:
+    band = (cell.usd_per_mtok_output_80 if cell else None) or (None, None)
+    return (cell.usd_per_mtok_output if cell else None, *band)
+
+
+def _colour(at: int) -> str:
+    return palette.CATEGORIES[at % len(palette.CATEGORIES)]
+
+
+def _bar(labels: list[str], values: list[float], name: str, colour: str, hover: str) -> Any:
+    return go.Bar(
+        y=labels, x=values, orientation="h", name=name, marker={"color": colour},
+        hovertemplate=f"%{{y}}<br>{name}: {hover}<extra></extra>",
+    )  # fmt: skip
+
+
+def _stacked(title: str, unit: str) -> dict[str, Any]:
+    return {
+        "barmode": "stack", "showlegend": True, "legend": {"traceorder": "normal"},
+        "xaxis": axis(title, unit, rangemode="tozero", showgrid=True),
+        "yaxis": {"autorange": "reversed", "showgrid": False},
+    }  # fmt: skip

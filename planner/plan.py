@@ -14,6 +14,7 @@ from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
 from planner.placement.candidates import candidates, gpu_pools
 from planner.placement.devices import restored, restored_moves, usd_per_hour, with_slices
+from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Verdict
 from planner.recommend.flips import flip_points
@@ -167,7 +168,8 @@ def _candidates(request: PlanRequest, steps: _Steps) -> tuple[Candidate, ...]:
             done += 1
             steps.say(SIZING_SHARE * (done - 1) / total, f"Sizing {name} on {gpu}: {done} of {total}")
 
-        found += candidates(workload, request, pools=pools, on_gpu=on_gpu)
+        own = candidates(workload, request, pools=pools, on_gpu=on_gpu)
+        found += [*own, *disaggregated_candidates(workload, request, own, pools=pools)]
     return tuple(found)
 
 

@@ -131,6 +131,7 @@ class PlanRequest:
     objective: Literal["new_spend", "total_cost"] = "new_spend"
     orchestrators: tuple[str, ...] = ("none", "kubernetes", "slurm")  # whose nodes may be used
     share_gpus: bool = True  # several small engines of one tenant on one GPU, by memory share
+    disaggregate: bool = True  # offer prefill and decode on pools of their own where the SLO may gain by it
     energy: EnergyPrice | None = None
     calibrations: tuple[CalibrationFactor, ...] = ()
     current: tuple[Placement, ...] = ()  # what runs today, for the fewest moves

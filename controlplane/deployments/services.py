@@ -34,7 +34,10 @@ WORKER_ALIVE = dt.timedelta(minutes=2)
 
 
 def create_deployments(*, actor: Actor, plan: Plan) -> list[Deployment]:
-    """One pending deployment for each replica of an approved plan; takes an operator. Repeating it adds nothing."""
+    """One pending deployment for each replica of an approved plan; takes an operator. Repeating it adds nothing.
+
+    Units of prefill and decode pools get none: what a plan exports starts them.
+    """
     access.require(actor, Role.OPERATOR)
     result = plan.result or {}
     candidates = {item["id"]: item for item in result.get("candidates", [])}
@@ -49,6 +52,8 @@ def create_deployments(*, actor: Actor, plan: Plan) -> list[Deployment]:
         for (name, candidate_id, replica), parts in replicas.items():
             candidate = candidates.get(candidate_id)
             if (candidate_id, replica) in held or not candidate or not candidate.get("settings"):
+                continue
+            if candidate.get("disagg"):
                 continue
             made.append(_from_candidate(actor, plan, name, replica, parts, candidate))
     return made

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from planner.catalog.mig import mig_profile, slice_name
 from planner.errors import InputError
+from planner.placement.check_pools import check_pools
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
 
 _SLACK = 1e-6
@@ -145,6 +146,8 @@ def _check_replica(
     count = sum(len(part.gpu_indexes) for part in parts)
     if count != candidate.gpus_per_replica:
         found.append(f"has {count} GPUs, needs {candidate.gpus_per_replica}")
+    if candidate.disagg is not None:
+        found += check_pools(candidate, candidate.disagg, parts, used)
     return found + _check_shape(candidate, parts, used)
 
 

@@ -47,7 +47,7 @@ def disaggregated_candidates(
     carry more per GPU than the best of ``aggregated`` (the workload's other candidates) does within its SLO.
     """
     model = get_model(workload.model)
-    if not may_gain(workload, model):
+    if not request.disaggregate or not may_gain(workload, model):
         return ()
     found: list[Candidate] = []
     for gpu_name, nodes in (gpu_pools(request) if pools is None else pools).items():
@@ -277,7 +277,7 @@ def _notes(unit: Disaggregated, sized: Size) -> tuple[str, ...]:
     kind = {"nvlink": "NVLink", "pcie": "PCIe", "network": "the network"}[unit.link.kind]
     found = [
         f"Prefill on {unit.prefill_gpus} GPUs, decode on {unit.decode_gpus}; a prompt's KV cache crosses {kind} between"
-        " them. All of a unit is placed together."
+        " them. All of a unit is placed together and started by the files that a plan exports."
     ]
     if sized.near_saturation:
         found.append("The largest load lies at the edge of saturation: 90 % of it is planned.")

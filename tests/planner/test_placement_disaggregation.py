@@ -1,0 +1,184 @@
+"""Units of prefill and decode pools as candidates: sized by role, placed whole, paid by role, checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from fleet_samples import L40S, candidate, node, request, unit_candidate, workload
+
+from planner.catalog import get_model
+from planner.jsonio import from_json, to_json
+from planner.placement.candidates import candidates
+from planner.placement.check import check
+from planner.placement.disaggregation import disaggregated_candidates, unit_of
+from planner.placement.pools import may_gain
+from planner.plan import make_plan
+from planner.plan_types import Candidate, Placement
+from planner.serving.types import Lengths, Load, SloTarget
+from planner.words import place_words
+
+SLO = (SloTarget("ttft", "p99", 2000.0), SloTarget("tpot", "p99", 15.0))
+
+
+def chat(**other):
+    values = {
+        "load": Load("open", rate_per_s=20.0, requests=300),
+        "input_tokens": Lengths("fixed", value=4000),
+        "output_tokens": Lengths("fixed", value=200),
+        "slo": SLO,
+    } | other
+    return workload("chat", **values)
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return request([node("a"), node("b")], [chat()], disaggregate=True)
+
+
+@pytest.fixture(scope="module")
+def aggregated(asked):
+    return candidates(asked.workloads[0], asked)
+
+
+@pytest.fixture(scope="module")
+def units(asked, aggregated):
+    return disaggregated_candidates(asked.workloads[0], asked, aggregated)
+
+
+def test_each_engine_gets_its_best_unit_sized_by_role(units, aggregated) -> None:
+    """Case O3: roles differ. Each pool has its own shape, settings and use."""
+    assert {unit.settings.engine.value for unit in units} == {"vllm", "tensorrt_llm"}
+    for unit in units:
+        pools = unit.disagg
+        assert pools is not None
+        assert unit.status == "ok"
+        assert unit.gpus_per_replica == pools.prefill.gpus + pools.decode.gpus <= 8
+        assert pools.prefill.memory.fits
+        assert pools.decode.memory.fits
+        assert pools.prefill.settings.max_model_len < pools.decode.settings.max_model_len
+        assert 0.2 < pools.prefill.utilisation <= 1
+        best = max(
+            c.replica_rate_per_s / c.gpus_per_replica
+            for c in aggregated
+            if c.status == "ok" and c.settings and c.settings.engine is unit.settings.engine
+        )
+        assert unit.replica_rate_per_s / unit.gpus_per_replica > 0.8 * best
+
+
+def test_the_unit_keeps_both_limits_at_the_planned_load(units) -> None:
+    for unit in units:
+        assert unit.performance.ttft_ms.p99 <= 2000.0
+        assert unit.performance.tpot_ms.p99 <= 15.0
+
+
+def test_the_bill_is_split_by_role(units) -> None:
+    """Case C1: each pool's part by its GPUs, over the tokens that it makes; nothing is left over."""
+    for unit in units:
+        pools, cost = unit.disagg, unit.cost
+        assert pools.prefill.usd_per_month + pools.decode.usd_per_month == cost.usd_per_month
+        share = pools.prefill.gpus / unit.gpus_per_replica
+        assert float(pools.prefill.usd_per_month / cost.usd_per_month) == pytest.approx(share, abs=1e-3)
+        whole = pools.prefill.usd_per_mtok * cost.mtok_input_per_month
+        whole += pools.decode.usd_per_mtok * cost.mtok_output_per_month
+        assert float(whole) == pytest.approx(float(cost.usd_per_month), rel=1e-4)
+        assert cost.usd_per_mtok_input is not None
+        assert cost.usd_per_mtok_output is not None
+
+
+def test_units_are_named_and_survive_json(units, asked) -> None:
+    for unit in units:
+        again = from_json(Candidate, to_json(unit))
+        assert again == unit
+        assert "prefill" in place_words(unit.id)
+        assert "decode" in place_words(unit.id)
+        made = unit_of(unit, get_model(unit_workload(asked).model), gpu_spec(), asked)
+        assert made.gpus == unit.gpus_per_replica
+
+
+def unit_workload(asked):
+    return asked.workloads[0]
+
+
+def gpu_spec():
+    from planner.catalog import get_gpu
+
+    return get_gpu("H100-SXM5-80GB")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"slo": (SloTarget("ttft", "p99", 2000.0),)},
+        {"slo": (SloTarget("tpot", "p99", 15.0),)},
+        {"slo": ()},
+        {"load": Load("closed", concurrency=8)},
+        {"load": Load("offline", requests=100)},
+    ],
+)
+def test_units_are_tried_only_where_both_phases_have_limits_and_requests_arrive(other) -> None:
+    assert may_gain(chat(), get_model("Qwen/Qwen3-8B"))
+    assert not may_gain(chat(**other), get_model("Qwen/Qwen3-8B"))
+
+
+def test_nothing_is_tried_where_the_bound_cannot_beat_what_there_is(asked, aggregated) -> None:
+    strong = [replace(c, replica_rate_per_s=1e6) for c in aggregated]
+    assert disaggregated_candidates(asked.workloads[0], asked, strong) == ()
+    off = replace(asked, disaggregate=False)
+    assert disaggregated_candidates(asked.workloads[0], off, aggregated) == ()
+
+
+def test_gpus_over_pcie_carry_caches_too_but_never_claim_nvlink() -> None:
+    asked = request([node("a", gpu=L40S, nvlink_domain=1)], [chat(slo=(SLO[0], SloTarget("tpot", "p99", 40.0)))])
+    found = disaggregated_candidates(asked.workloads[0], asked, ())
+    assert all(unit.disagg.link == "pcie" for unit in found)
+
+
+def test_a_plan_places_a_unit_whole_and_passes_the_checker(asked) -> None:
+    result = make_plan(asked)
+    assert check(asked, result) == []
+    chosen = {placement.candidate_id for placement in result.placements}
+    made = [c for c in result.candidates if c.id in chosen and c.disagg is not None]
+    assert made, "a unit is the cheapest here"
+    for placement in result.placements:
+        if placement.candidate_id == made[0].id:
+            assert len(placement.gpu_indexes) == made[0].gpus_per_replica
+    assert result.verdicts[0].chosen in chosen
+
+
+@pytest.fixture
+def placed(asked):
+    unit = replace(unit_candidate("chat", 1.0), cost=None)
+    result = make_plan(replace(asked, disaggregate=False))
+    placement = Placement("chat", unit.id, 0, "a", tuple(range(8)))
+    return asked, replace(
+        result, candidates=(unit,), placements=(placement,), usd_per_hour=Decimal("16.0000"), unplaced=()
+    )
+
+
+def broken(placed, **pools):
+    asked, result = placed
+    unit = result.candidates[0]
+    return check(asked, replace(result, candidates=(replace(unit, disagg=replace(unit.disagg, **pools)),)))
+
+
+def test_the_checker_sees_what_is_wrong_with_a_unit(placed) -> None:
+    asked, result = placed
+    assert check(asked, result) == []
+    pools = result.candidates[0].disagg
+    fewer = replace(pools.prefill, instances=1)
+    assert any("do not add up to its GPUs" in text for text in broken(placed, prefill=fewer))
+    full = replace(pools.decode, memory=replace(pools.decode.memory, fits=False))
+    assert any("decode instances do not fit" in text for text in broken(placed, decode=full))
+    other = replace(pools.decode, settings=replace(pools.decode.settings, kv_cache_dtype="fp8"))
+    assert any("differ in kv_cache_dtype" in text for text in broken(placed, decode=other))
+    assert any("sized for 900.0 GB/s" in text for text in broken(placed, link="network", link_gb_s=900.0))
+    halves = replace(result, placements=tuple(
+        Placement("chat", result.candidates[0].id, 0, name, tuple(range(4))) for name in ("a", "b")
+    ))  # fmt: skip
+    assert any("placed over 2 nodes" in text for text in check(asked, halves))
+
+
+def test_an_aggregated_candidate_has_no_pools() -> None:
+    assert candidate("chat", 1.0).disagg is None

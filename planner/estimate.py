@@ -23,6 +23,7 @@ from planner.estimate_request import Query, longest, parse_pools, parse_request
 from planner.memory import MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
 from planner.serving import Instance, Performance, predict
+from planner.serving.sessions import longest_prompt, mean_prompt
 from planner.steptime import build
 
 
@@ -104,7 +105,9 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         answer["reasons"] = list(able.reasons)
         return
     answer["reasons"] = list(able.warnings)
-    expected = longest(query.inputs) + longest(query.outputs) if query.inputs and query.outputs else None
+    expected = None
+    if query.inputs and query.outputs:
+        expected = _longest_prompt(query) + longest(query.outputs)
     resolved = _with_room(resolve(query.settings, query.model, query.gpu, expected_len=expected), query, answer)
     total, others = query.gpu_memory_gib, query.used_by_others_gib
     memory = ledger(query.model, query.gpu, resolved, total_gib=total, used_by_others_gib=others)
@@ -119,15 +122,24 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     if query.load is None or query.inputs is None or query.outputs is None:
         return
     instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved))
-    performance = predict(instance, query.load, query.inputs, query.outputs, seed=query.seed)
+    performance = predict(
+        instance, query.load, query.inputs, query.outputs,
+        seed=query.seed, replicas=query.replicas, router=query.router,
+    )  # fmt: skip
     answer["perf"] = perf_answer(performance)
     answer["evidence"] = performance.evidence.value
     answer["reasons"].extend(note for note in instance.step.notes if note not in answer["reasons"])
     if performance.saturated:
         answer["reasons"].append("The rate is above what the deployment carries: the queue grows without bound.")
     if query.usd_per_gpu_hour is not None:
-        answer["cost"] = cost_answer(query.usd_per_gpu_hour * resolved.gpus, performance)
+        answer["cost"] = cost_answer(query.usd_per_gpu_hour * resolved.gpus * query.replicas, performance)
     answer["power_w"] = _power(query, resolved, memory, performance)
+
+
+def _longest_prompt(query: Query) -> int:
+    if query.inputs is None or query.outputs is None:
+        return 0
+    return query.inputs.longest if query.load is None else longest_prompt(query.load, query.inputs, query.outputs)
 
 
 def _with_room(resolved: ResolvedSettings, query: Query, answer: dict[str, Any]) -> ResolvedSettings:
@@ -140,7 +152,7 @@ def _with_room(resolved: ResolvedSettings, query: Query, answer: dict[str, Any])
     if query.settings.max_num_batched_tokens is not None:
         return resolved
     beside = min(query.load.concurrency or resolved.max_num_seqs, resolved.max_num_seqs)
-    needed = -(-(longest(query.inputs) + beside) // 64) * 64
+    needed = -(-(min(_longest_prompt(query), resolved.max_model_len) + beside) // 64) * 64
     if needed <= resolved.max_num_batched_tokens:
         return resolved
     answer["reasons"].append(
@@ -152,7 +164,7 @@ def _with_room(resolved: ResolvedSettings, query: Query, answer: dict[str, Any])
 
 
 def _power(query: Query, resolved: ResolvedSettings, memory: MemoryLedger, performance: Performance) -> float | None:
-    if query.inputs is None or query.outputs is None:
+    if query.inputs is None or query.outputs is None or query.load is None:
         return None
     watts = power_w(
         query.gpu,
@@ -160,9 +172,9 @@ def _power(query: Query, resolved: ResolvedSettings, memory: MemoryLedger, perfo
         weights_gib_per_gpu=memory.weights_gib,
         kv_bytes_per_token_per_gpu=memory.kv_bytes_per_token,
         gpus=resolved.gpus,
-        output_tok_per_s=performance.output_tok_per_s,
-        total_tok_per_s=performance.total_tok_per_s,
+        output_tok_per_s=performance.output_tok_per_s / query.replicas,
+        total_tok_per_s=performance.computed_tok_per_s / query.replicas,
         mean_batch=performance.mean_batch,
-        mean_context_tokens=query.inputs.expected + query.outputs.expected / 2,
+        mean_context_tokens=mean_prompt(query.load, query.inputs, query.outputs) + query.outputs.expected / 2,
     )
-    return None if watts is None else rounded(float(watts * resolved.gpus))
+    return None if watts is None else rounded(float(watts * resolved.gpus * query.replicas))

@@ -40,7 +40,9 @@ def perf_answer(performance: Performance) -> dict[str, Any]:
         },
         "preemptions": performance.preemptions,
         "kv_waste": rounded(performance.kv_waste),
+        "prefix_hit": rounded(performance.prefix_hit),
         "load_region": performance.load_region,
+        "residuals_of": performance.residuals_of,
     }
 
 

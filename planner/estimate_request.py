@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, cast
 
 from planner.catalog import get_gpu
 from planner.catalog.types import GpuSpec
@@ -13,6 +13,7 @@ from planner.engines import EngineName, EngineSettings
 from planner.errors import InputError
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load
+from planner.serving.router import ROUTERS, Router
 
 KNOWN_FIELDS = (
     "id",
@@ -53,9 +54,24 @@ KNOWN_FIELDS = (
     "prefix_hit",
     "seed",
     "usd_per_gpu_hour",
+    "replicas",
+    "router",
     "disagg",
 )
-LOAD_FIELDS = ("kind", "concurrency", "requests", "rate_per_s", "arrival", "cv", "stream_interval")
+LOAD_FIELDS = (
+    "kind",
+    "concurrency",
+    "requests",
+    "rate_per_s",
+    "arrival",
+    "cv",
+    "on_share",
+    "period_s",
+    "stream_interval",
+    "turns",
+    "think_s",
+    "shared_tokens",
+)
 ROLES = ("prefill", "decode")
 ROLE_FIELDS = (
     "instances",
@@ -76,6 +92,7 @@ ROLE_FIELDS = (
 MAX_INSTANCES = 1024
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 50_000_000
+MAX_REPLICAS = 64
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,8 @@ class Query:
     outputs: Lengths | None
     seed: int
     usd_per_gpu_hour: Decimal | None
+    replicas: int = 1
+    router: Router = "round_robin"
 
 
 def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> Query:
@@ -154,6 +173,8 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         outputs=outputs,
         seed=_whole(request, "seed", default=0, least=0) or 0,
         usd_per_gpu_hour=None if price is None else _money(price),
+        replicas=_whole(request, "replicas", default=1, most=MAX_REPLICAS) or 1,
+        router=_router(request),
     )
 
 
@@ -193,6 +214,13 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
     return PoolsQuery(roles, _number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5))
 
 
+def _router(request: Mapping[str, Any]) -> Router:
+    name = _text(request, "router") or "round_robin"
+    if name not in ROUTERS:
+        raise InputError("unknown router", field="router", value=name, remedy=f"Use one of: {', '.join(ROUTERS)}.")
+    return cast(Router, name)
+
+
 def _load(request: Mapping[str, Any]) -> Load | None:
     given = request.get("load")
     prefix_hit = _number(request, "prefix_hit", low=0.0, high=1.0) or 0.0
@@ -204,71 +232,78 @@ def _load(request: Mapping[str, Any]) -> Load | None:
     if unknown:
         raise InputError("unknown field", field=f"load.{unknown[0]}", remedy=f"Known fields: {', '.join(LOAD_FIELDS)}.")
     kind = given.get("kind")
+    turns = _lengths(given, "turns", required=False, path="load.")
     interval = _whole(given, "stream_interval", default=1, path="load.", most=MAX_TOKENS) or 1
-    requests = _whole(given, "requests", path="load.", most=MAX_REQUESTS)
+    load = Load(
+        "offline",
+        requests=_whole(given, "requests", path="load.", most=MAX_REQUESTS),
+        prefix_hit=prefix_hit,
+        stream_interval=interval,
+        turns=turns,
+        think_s=_number(given, "think_s", path="load.", high=1e6 - 1) or 0.0,
+        shared_tokens=_whole(given, "shared_tokens", path="load.", least=0, most=MAX_TOKENS) or 0,
+    )
+    if load.shared_tokens and turns is None:
+        raise InputError("belongs to sessions", field="load.shared_tokens", remedy="State turns, or prefix_hit.")
     if kind == "closed":
         clients = _whole(given, "concurrency", path="load.", most=MAX_REQUESTS)
         if clients is None:
             raise InputError("is missing", field="load.concurrency")
-        return Load("closed", concurrency=clients, requests=requests, prefix_hit=prefix_hit, stream_interval=interval)
+        return replace(load, kind="closed", concurrency=clients)
     if kind == "offline":
-        if requests is None:
+        if load.requests is None:
             raise InputError("is missing", field="load.requests")
-        return Load("offline", requests=requests, prefix_hit=prefix_hit, stream_interval=interval)
+        return load
     if kind == "open":
         rate = _number(given, "rate_per_s", path="load.", low=0.0, high=1e6)
         if not rate:
             raise InputError("must be above 0", field="load.rate_per_s", value=rate)
         arrival = given.get("arrival", "poisson")
-        if arrival not in ("poisson", "constant", "gamma"):
+        if arrival not in ("poisson", "constant", "gamma", "onoff"):
             raise InputError(
-                "unknown arrival", field="load.arrival", value=arrival, remedy="Use poisson, constant or gamma."
+                "unknown arrival", field="load.arrival", value=arrival, remedy="Use poisson, constant, gamma or onoff."
             )
         cv = _number(given, "cv", path="load.", low=0.0, high=100.0)
-        return Load(
-            "open",
+        share = _number(given, "on_share", path="load.", low=1e-6, high=1.0)
+        period = _number(given, "period_s", path="load.", low=1e-3, high=1e6)
+        return replace(
+            load,
+            kind="open",
             rate_per_s=rate,
             arrival=arrival,
             cv=1.0 if cv is None else cv,
-            requests=requests,
-            prefix_hit=prefix_hit,
-            stream_interval=interval,
+            on_share=load.on_share if share is None else share,
+            period_s=load.period_s if period is None else period,
         )
     raise InputError("unknown kind", field="load.kind", value=kind, remedy="Use closed, open or offline.")
 
 
-def _lengths(request: Mapping[str, Any], field: str, *, required: bool) -> Lengths | None:
+def _lengths(request: Mapping[str, Any], field: str, *, required: bool, path: str = "") -> Lengths | None:
     given = request.get(field)
     if given is None:
         if required:
-            raise InputError("is missing", field=field)
+            raise InputError("is missing", field=path + field)
         return None
     if isinstance(given, Mapping):
         keys = set(given)
         if keys == {"mean", "sd"}:
-            mean = _number(given, "mean", path=f"{field}.", low=1.0, high=MAX_TOKENS)
-            sd = _number(given, "sd", path=f"{field}.", low=0.0, high=MAX_TOKENS)
+            mean = _number(given, "mean", path=f"{path}{field}.", low=1.0, high=MAX_TOKENS)
+            sd = _number(given, "sd", path=f"{path}{field}.", low=0.0, high=MAX_TOKENS)
             return Lengths("normal", mean=mean or 1.0, sd=sd or 0.0)
         if keys == {"low", "high"}:
-            low = _whole(given, "low", path=f"{field}.", most=MAX_TOKENS) or 1
-            high = _whole(given, "high", path=f"{field}.", most=MAX_TOKENS) or 1
+            low = _whole(given, "low", path=f"{path}{field}.", most=MAX_TOKENS) or 1
+            high = _whole(given, "high", path=f"{path}{field}.", most=MAX_TOKENS) or 1
             if high < low:
-                raise InputError("high is below low", field=field, value=dict(given))
+                raise InputError("high is below low", field=path + field, value=dict(given))
             return Lengths("uniform", low=low, high=high)
-        raise InputError("must be a number, {mean, sd} or {low, high}", field=field, value=dict(given))
-    value = _whole(request, field, most=MAX_TOKENS)
+        raise InputError("must be a number, {mean, sd} or {low, high}", field=path + field, value=dict(given))
+    value = _whole(request, field, path=path, most=MAX_TOKENS)
     return Lengths("fixed", value=value or 1)
 
 
 def longest(lengths: Lengths) -> int:
-    """Longest length that occurs: for a normal distribution its mean plus four standard deviations."""
-    if lengths.kind == "fixed":
-        return lengths.value
-    if lengths.kind == "uniform":
-        return lengths.high
-    if lengths.kind == "normal":
-        return max(1, int(lengths.mean + 4.0 * lengths.sd))
-    return max(lengths.samples)
+    """Longest length that occurs."""
+    return lengths.longest
 
 
 def _text(source: Mapping[str, Any], key: str, *, required: bool = False) -> str | None:

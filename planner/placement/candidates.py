@@ -6,7 +6,6 @@ SLO), ``no_data`` (nothing to predict from). A missing figure is never a zero.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -37,6 +36,7 @@ from planner.placement.sharing import (
 from planner.placement.sizing import Size, at_planned_load, carries, demand_per_s, instance, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.instance import Instance
+from planner.serving.sessions import longest_prompt, mean_prompt
 from planner.serving.types import Lengths, Performance, SloTarget
 from planner.units import HOURS_PER_MONTH
 
@@ -105,7 +105,9 @@ class _Context:
         self.generates = model.task == "generate"
         # an encoder answers in one pass: the simulator is asked for the single step that the prompt takes
         self.outputs = workload.output_tokens if self.generates else Lengths("fixed", value=1)
-        self.expected_len = longest(workload.input_tokens) + longest(self.outputs)
+        self.longest_prompt = longest_prompt(workload.load, workload.input_tokens, self.outputs)
+        self.prompt = mean_prompt(workload.load, workload.input_tokens, self.outputs)
+        self.expected_len = self.longest_prompt + longest(self.outputs)
 
 
 def _of_precision(context: _Context, engine: EngineName, precision: str) -> list[Candidate]:
@@ -217,7 +219,7 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
 def _instance(context: _Context, settings: EngineSettings) -> Instance:
     settings = fewer_sequences(context.model, context.gpu, settings, expected_len=context.expected_len)
     resolved = resolve(settings, context.model, context.gpu, expected_len=context.expected_len)
-    prompt = longest(context.workload.input_tokens)
+    prompt = min(context.longest_prompt, resolved.max_model_len)
     if not resolved.enable_chunked_prefill and settings.max_num_batched_tokens is None:
         # a prompt must fit one step: an operator has to raise the limit
         resolved = replace(resolved, max_num_batched_tokens=max(resolved.max_num_batched_tokens, prompt))
@@ -314,7 +316,7 @@ def _break_even(context: _Context, sized: Size, gpus: Decimal, replicas: int) ->
     rate = sized.rate_per_s * replicas
     return break_even_utilisation(
         usd_per_hour=context.price.usd_per_gpu_hour * gpus,
-        capacity_input_tok_per_s=rate * context.workload.input_tokens.expected,
+        capacity_input_tok_per_s=rate * context.prompt,
         capacity_output_tok_per_s=rate * context.outputs.expected if context.generates else 0.0,
         api_usd_per_mtok_input=price.usd_per_mtok_input,
         api_usd_per_mtok_output=price.usd_per_mtok_output,
@@ -327,7 +329,7 @@ def _served(context: _Context, made: Instance, performance: Performance, sized: 
     demand = demand_per_s(workload)
     return ServedLoad(
         req_per_s=(performance.req_per_s if demand is None else demand) * workload.mean_load_share,
-        input_tokens=workload.input_tokens.expected,
+        input_tokens=context.prompt,
         output_tokens=context.outputs.expected if context.generates else 0.0,
         capacity_req_per_s=capacity,
         hours=workload.hours_per_month,
@@ -338,13 +340,15 @@ def _served(context: _Context, made: Instance, performance: Performance, sized: 
 
 def _prefill_share(context: _Context, made: Instance, performance: Performance) -> float:
     """Share of GPU time that prompts take: one prefill against the decode steps of one answer at the mean batch."""
-    tokens = context.workload.input_tokens.expected * (1 - context.workload.load.prefix_hit)
+    load = context.workload.load
+    hit = load.prefix_hit if load.turns is None else performance.prefix_hit
+    tokens = context.prompt * (1 - hit)
     prefill = made.step.mixed_ms(max(1, round(tokens)), 0, 0.0)
     if not context.generates:
         return 1.0
     batch = max(1, round(performance.mean_batch))
     answer = context.outputs.expected
-    kv = context.workload.input_tokens.expected + answer / 2
+    kv = context.prompt + answer / 2
     decode = answer * made.step.decode_ms(batch, kv) / batch
     return prefill / (prefill + decode) if prefill + decode > 0 else 0.5
 
@@ -360,9 +364,9 @@ def _watts(context: _Context, made: Instance, performance: Performance, gpus: in
         kv_bytes_per_token_per_gpu=made.memory.kv_bytes_per_token,
         gpus=made.resolved.gpus,
         output_tok_per_s=performance.output_tok_per_s * share if context.generates else 0.0,
-        total_tok_per_s=performance.total_tok_per_s * share,
+        total_tok_per_s=performance.computed_tok_per_s * share,
         mean_batch=performance.mean_batch,
-        mean_context_tokens=context.workload.input_tokens.expected + context.outputs.expected / 2,
+        mean_context_tokens=context.prompt + context.outputs.expected / 2,
     )
 
 
@@ -404,14 +408,8 @@ def candidate_id(workload: str, gpu: str, settings: EngineSettings, sharers: int
 
 
 def longest(lengths: Lengths) -> int:
-    """Longest length that occurs: for a normal distribution its mean plus four standard deviations."""
-    if lengths.kind == "fixed":
-        return lengths.value
-    if lengths.kind == "uniform":
-        return lengths.high
-    if lengths.kind == "normal":
-        return max(1, math.ceil(lengths.mean + 4 * lengths.sd))
-    return max(lengths.samples)
+    """Longest length that occurs."""
+    return lengths.longest
 
 
 def _domain(settings: EngineSettings) -> int:

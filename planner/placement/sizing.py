@@ -84,7 +84,7 @@ def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: 
     if load.arrival == "trace":
         load = replace(load, times_s=trace_at_rate(load.times_s, rate_per_s))
     else:
-        load = replace(load, rate_per_s=rate_per_s, requests=load.requests or SIMULATED_REQUESTS)
+        load = replace(load, rate_per_s=rate_per_s, requests=_requests(load))
     found = simulate(
         instance,
         load,
@@ -110,6 +110,11 @@ def planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
     return Size(rate, band, share, largest.binding, largest.near_saturation, largest.rate_per_s)
 
 
+def _requests(load: Load) -> int | None:
+    """Requests to simulate of an open load; sessions know themselves how many they need."""
+    return load.requests or (None if load.turns else SIMULATED_REQUESTS)
+
+
 def per_replica_load(workload: PlanWorkload, replicas: int) -> Load:
     """The load that each of ``replicas`` carries when a router spreads the demand evenly."""
     load = workload.load
@@ -119,7 +124,11 @@ def per_replica_load(workload: PlanWorkload, replicas: int) -> Load:
         return replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
     if load.arrival == "trace":
         return replace(load, times_s=trace_at_rate(load.times_s, mean_rate(load.times_s) / replicas))
-    return replace(load, rate_per_s=load.rate_per_s / replicas, requests=load.requests or SIMULATED_REQUESTS)
+    return replace(
+        load,
+        rate_per_s=load.rate_per_s / replicas,
+        requests=_requests(load),
+    )
 
 
 def at_planned_load(
@@ -145,7 +154,7 @@ def at_planned_load(
 
 def lightest(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int) -> Performance:
     """Performance with hardly any load: what the SLO would have to allow at least."""
-    load = Load("closed", concurrency=1, requests=24, prefix_hit=workload.load.prefix_hit)
+    load = replace(workload.load, kind="closed", concurrency=1, requests=24, arrival="poisson", times_s=(), think_s=0.0)
     return _predicted(instance, workload, outputs, load, seed)
 
 

@@ -114,7 +114,14 @@ def _closed_rate(workload: PlanWorkload, candidate: Candidate, request: PlanRequ
     made = instance(model, gpu, resolved, request)
     if not made.memory.fits:
         return None
-    load = Load("closed", concurrency=streams, requests=3 * streams, prefix_hit=workload.load.prefix_hit)
+    load = Load(
+        "closed",
+        concurrency=streams,
+        requests=3 * streams,
+        prefix_hit=workload.load.prefix_hit,
+        turns=workload.load.turns,
+        shared_tokens=workload.load.shared_tokens,
+    )
     try:
         found = predict(
             made,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from planner.evidence import Interval
 from planner.serving import bands
 from planner.serving.instance import Instance
+from planner.serving.router import Router
 from planner.serving.simulator import simulate
 from planner.serving.types import Lengths, Load, Performance, SimResult, SloTarget
 from planner.steptime.types import StepModel
@@ -41,16 +42,17 @@ def predict(
     slo: Sequence[SloTarget] = (),
     seed: int = 0,
     replicas: int = 1,
+    router: Router = "round_robin",
 ) -> Performance:
     """Simulate and put the 80 % band of the step model's evidence around throughput, TTFT and TPOT.
 
     With open arrivals the run is repeated with slower and faster steps (the TPOT band), so that the bands widen near
-    saturation as the queue does. Raises what ``simulate`` raises.
+    saturation as the queue does; far from it the residuals hold what such steps do. Raises what ``simulate`` raises.
     """
 
     def run(with_step: StepModel) -> SimResult:
         at = replace(instance, step=with_step)
-        return simulate(at, load, input_tokens, output_tokens, slo=slo, seed=seed, replicas=replicas)
+        return simulate(at, load, input_tokens, output_tokens, slo=slo, seed=seed, replicas=replicas, router=router)
 
     step = instance.step
     result = run(step)
@@ -60,12 +62,24 @@ def predict(
             step.evidence, "tpot", bands.region(result), bands.calibrated_log_sd(step, "tpot"), engine=step.engine
         )
         others = (run(scaled(step, min(spread.low, 1.0))), run(scaled(step, max(spread.high, 1.0))))
-    return performance(result, step, others)
+        if not _queue_grows(result, others):
+            others = ()
+    return performance(result, step, others, where="offline" if load.kind == "offline" else "")
 
 
-def performance(result: SimResult, step: StepModel, others: Sequence[SimResult] = ()) -> Performance:
-    """Dress ``result``; ``others`` are the same run with steps at the ends of their band."""
-    where = bands.region(result)
+def _queue_grows(result: SimResult, others: Sequence[SimResult]) -> bool:
+    """Whether steps at the ends of their band change the wait by more than the steps themselves."""
+    usual = result.ttft_ms.p50 if result.ttft_ms else 0.0
+    return any(o.saturated or (o.ttft_ms is not None and o.ttft_ms.p50 > 2.0 * usual) for o in others)
+
+
+def performance(
+    result: SimResult, step: StepModel, others: Sequence[SimResult] = (), *, where: str = ""
+) -> Performance:
+    """Dress ``result``; ``others`` are the same run with steps at the ends of their band, ``where`` its load region if
+    the run alone cannot tell.
+    """
+    where = where or bands.region(result)
 
     def band(metric: str, value: float, reached: list[float]) -> Interval:
         found = bands.interval(
@@ -96,4 +110,5 @@ def performance(result: SimResult, step: StepModel, others: Sequence[SimResult] 
         prefix_hit=result.prefix_hit,
         evidence=step.evidence,
         load_region=where,
+        residuals_of=step.engine,
     )

@@ -43,10 +43,12 @@ def session_requests(load: Load, outputs: Lengths) -> int:
     return int(min(MOST_REQUESTS, max(2_000, LIVES * load.rate_per_s * session_life_s(load, outputs))))
 
 
-def longest_context(load: Load, inputs: Lengths, outputs: Lengths) -> int:
-    """Mean tokens of the last turn of a session with its answer; of a request where there are no sessions."""
-    turns = load.turns.expected if load.turns is not None else 1.0
-    return math.ceil(load.shared_tokens + turns * (inputs.expected + outputs.expected))
+def longest_prompt(load: Load, inputs: Lengths, outputs: Lengths) -> int:
+    """Tokens of the longest prompt: of the last turn of the longest session, its earlier turns of mean length."""
+    if load.turns is None:
+        return inputs.longest
+    before = (load.turns.longest - 1) * (inputs.expected + outputs.expected)
+    return load.shared_tokens + math.ceil(before) + inputs.longest
 
 
 def mean_prompt(load: Load, inputs: Lengths, outputs: Lengths) -> float:

@@ -12,6 +12,7 @@ from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.instance import Instance
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
+from planner.serving.sessions import session_requests
 from planner.serving.simulator import simulate
 from planner.serving.types import CurvePoint, LargestLoad, Lengths, Load, SimResult, SloTarget
 
@@ -20,6 +21,7 @@ CLOSED_ROUNDS = 6
 TOLERANCE = 0.01
 PROBE = 1.03
 STEEP = 1.10
+CEILING_STEP, CEILING_TRIES = 1.6, 12
 
 
 @dataclass
@@ -45,11 +47,13 @@ class Search:
         if load.arrival == "trace":
             load = replace(load, times_s=trace_at_rate(load.times_s, rate))
         else:
-            load = replace(load, rate_per_s=rate, requests=load.requests or OPEN_REQUESTS)
+            load = replace(load, rate_per_s=rate, requests=load.requests or (None if load.turns else OPEN_REQUESTS))
         return self._run(load)
 
     def at_concurrency(self, clients: int) -> SimResult:
         rounds = self.load.requests or max(CLOSED_ROUNDS * clients, 60)
+        if self.load.turns is not None:
+            rounds = session_requests(replace(self.load, kind="closed", concurrency=clients), self.outputs)
         return self._run(replace(self.load, kind="closed", concurrency=clients, requests=rounds))
 
     def offline(self) -> SimResult:
@@ -92,7 +96,14 @@ def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
     top = search.offline()
     if search.load.kind == "offline":
         return _answer(search, replicas, top.req_per_s, top, steep=False)
-    return _largest_rate(search, top.req_per_s, replicas)
+    ceiling = top.req_per_s
+    if search.load.turns is not None:
+        # all sessions at once crowd each other out of the cache: they may carry more when they come one by one
+        for _ in range(CEILING_TRIES):
+            if search.ratio(search.at_rate(ceiling)) > 1.0:
+                break
+            ceiling *= CEILING_STEP
+    return _largest_rate(search, ceiling, replicas)
 
 
 def _largest_rate(search: Search, ceiling: float, replicas: int) -> LargestLoad:

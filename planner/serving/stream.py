@@ -62,7 +62,7 @@ def run_stream(
     engines = [InstanceRun(step, rules, record_rows=CHUNK) for _ in range(instances)]
     ttft, tpot, e2e = Folded(), Folded(), Folded()
     medians: list[float] = []
-    totals = np.zeros(4)  # completed, good, input tokens, output tokens
+    totals = np.zeros(5)  # completed, good, input tokens, output tokens, input tokens found cached
     first_ms, last_ms, turn, drawn = np.inf, 0.0, 0, 0
 
     def fold(engine: InstanceRun) -> None:
@@ -75,7 +75,8 @@ def run_stream(
         e2e.add(records[:, k.R_E2E])
         medians.append(float(np.median(records[:, k.R_TTFT])))
         good = float(meets_slo(records, slo).sum()) if slo else 0.0
-        totals[:] += (records.shape[0], good, records[:, k.R_INPUT].sum(), records[:, k.R_OUTPUT].sum())
+        sums = (float(records[:, column].sum()) for column in (k.R_INPUT, k.R_OUTPUT, k.R_HIT))
+        totals[:] += (records.shape[0], good, *sums)
         first_ms = min(first_ms, float(records[:, k.R_SEND].min()))
         last_ms = max(last_ms, float((records[:, k.R_SEND] + records[:, k.R_E2E]).max()))
 
@@ -123,4 +124,5 @@ def run_stream(
         kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
         saturated=bool(fifth and late > 2.0 * early and late - early > 50.0 * duration_s),
+        prefix_hit=float(totals[4] / totals[2]) if totals[2] else 0.0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,17 @@ class Lengths:
         if self.kind == "uniform":
             return (self.low + self.high) / 2
         return sum(self.samples) / len(self.samples)
+
+    @property
+    def longest(self) -> int:
+        """Longest length that occurs: for a normal distribution its mean plus four standard deviations."""
+        if self.kind == "fixed":
+            return self.value
+        if self.kind == "uniform":
+            return self.high
+        if self.kind == "normal":
+            return max(1, math.ceil(self.mean + 4 * self.sd))
+        return max(self.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +175,13 @@ class Performance:
     saturated: bool
     evidence: Evidence
     prefix_hit: float = 0.0  # share of prompt tokens found in the prefix cache
-    load_region: str = ""  # light, medium, heavy or saturated: which residuals the bands are made of
+    load_region: str = ""  # light, medium, heavy, saturated or offline: which residuals the bands are made of
+    residuals_of: str = ""  # and whose (``StepModel.engine``)
+
+    @property
+    def computed_tok_per_s(self) -> float:
+        """Tokens a second that were computed: prompts without what the prefix cache gave, and answers."""
+        return self.total_tok_per_s - (self.total_tok_per_s - self.output_tok_per_s) * self.prefix_hit
 
 
 @dataclass(frozen=True, slots=True)

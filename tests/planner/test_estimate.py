@@ -201,3 +201,60 @@ def test_concurrency_comes_from_kv_not_from_bandwidth() -> None:
         output_tokens=None,
     )
     assert 80 < answer["memory"]["max_concurrency"] < 200
+
+
+def _sessions(**changes: Any) -> dict[str, Any]:
+    load = {"kind": "open", "rate_per_s": 4, "turns": {"low": 2, "high": 10}, "think_s": 10, "shared_tokens": 500}
+    request = {
+        "model": "Qwen/Qwen3-8B", "gpu": "H200", "engine": "vllm", "load": load,
+        "input_tokens": {"low": 50, "high": 800}, "output_tokens": {"low": 100, "high": 500}, "usd_per_gpu_hour": 2.5,
+    }  # fmt: skip
+    return {**request, **changes}
+
+
+def test_sessions_find_their_earlier_turns_in_the_cache() -> None:
+    answer = estimate(_sessions())
+    assert answer["status"] == "ok"
+    assert answer["perf"]["prefix_hit"] > 0.8
+    fresh = estimate(_sessions(load={"kind": "open", "rate_per_s": 4}, input_tokens=3000))
+    assert fresh["perf"]["prefix_hit"] == 0.0
+    assert answer["perf"]["ttft_ms"]["p50"] < fresh["perf"]["ttft_ms"]["p50"]
+
+
+def test_replicas_behind_a_router_pay_for_all_of_them() -> None:
+    load = {**_sessions()["load"], "rate_per_s": 12}
+    turn = estimate(_sessions(load=load, replicas=4))
+    aware = estimate(_sessions(load=load, replicas=4, router="prefix_aware"))
+    assert aware["perf"]["prefix_hit"] > turn["perf"]["prefix_hit"] + 0.1
+    assert aware["perf"]["ttft_ms"]["p50"] < turn["perf"]["ttft_ms"]["p50"]
+    one = estimate(_sessions())
+    per_token = [answer["cost"]["usd_per_mtok_total"] for answer in (one, aware)]
+    assert per_token[1] == pytest.approx(
+        per_token[0] * 4 * 4 / 12, rel=0.1
+    )  # four times the bill, three times the rate
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"router": "sticky"}, "router"),
+        ({"replicas": 0}, "replicas"),
+        ({"prefix_hit": 0.5}, "load.prefix_hit"),
+        ({"load": {"kind": "closed", "concurrency": 2, "turns": 0}}, "load.turns"),
+        ({"load": {"kind": "closed", "concurrency": 2, "shared_tokens": 9}}, "load.shared_tokens"),
+        ({"load": {"kind": "open", "rate_per_s": 1, "arrival": "onoff", "on_share": 2}}, "load.on_share"),
+    ],
+)
+def test_senseless_sessions_and_routers_are_named(changes: dict[str, Any], named: str) -> None:
+    answer = estimate(_sessions(**changes))
+    assert answer["status"] == "error"
+    assert named in answer["reasons"][0]
+
+
+def test_bursts_wait_longer_than_a_steady_stream() -> None:
+    steady = {"kind": "open", "rate_per_s": 8, "requests": 600}
+    bursts = {**steady, "arrival": "onoff", "on_share": 0.2, "period_s": 20}
+    smooth, bursty = (
+        estimate(_sessions(load=load, input_tokens=2000))["perf"]["ttft_ms"]["p90"] for load in (steady, bursts)
+    )
+    assert bursty > 1.5 * smooth

@@ -24,7 +24,7 @@ from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import InstanceRules
 from planner.serving.router import run_routed
-from planner.serving.sessions import longest_context, mean_prompt, session_set, trace_prefixes
+from planner.serving.sessions import longest_prompt, mean_prompt, session_set, trace_prefixes
 from planner.serving.simulator import run_requests
 from planner.serving.types import SimResult
 
@@ -56,7 +56,7 @@ def test_each_turn_sends_all_that_was_said_before() -> None:
     steps = np.diff(requests.inputs)
     assert set(steps[steps > 0]) == {80}  # its own tokens and the answer before
     assert requests.inputs.max() == 100 + 5 * 80 + 50
-    assert longest_context(load, fixed(50), fixed(30)) == 100 + 6 * 80
+    assert longest_prompt(load, fixed(50), fixed(30)) == 100 + 5 * 80 + 50
 
 
 def test_one_session_alone_finds_all_but_its_newest_tokens() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -176,8 +177,18 @@ def parallelism(settings: dict[str, Any] | None) -> str:
     return " · ".join(parts)
 
 
+def shape(candidate: Mapping[str, Any] | None) -> str:
+    """Parallelism of a candidate; of one with pools: "prefill 2 × TP 2, decode 1 × TP 4"."""
+    pools = (candidate or {}).get("disagg")
+    if not pools:
+        return parallelism((candidate or {}).get("settings"))
+    named = ((name, pools[name]) for name in ("prefill", "decode"))
+    return ", ".join(f"{name} {pool['instances']} × {parallelism(pool['settings'])}" for name, pool in named)
+
+
 JOB_WORDS = {
     "plan.compute": "Compute a plan",
+    "plan.curves": "Draw load curves",
     "deployment.launch": "Launch an engine",
     "deployment.probe": "Probe an engine",
     "deployment.stop": "Stop an engine",

@@ -27,7 +27,7 @@ def side_by_side(row: planrow.WorkloadRow) -> list[dict[str, Any]]:
             "cells": [{"engine": planrow.engine_of(c)} if c else {"text": "none can serve it"} for c in pair],
         },
         {"word": "GPUs", "cells": text(lambda c: f"{c['replicas']} × {c['gpus_per_replica']} {c['gpu']}")},
-        {"word": "Parallelism", "cells": text(lambda c: fmt.parallelism(c.get("settings")))},
+        {"word": "Parallelism", "cells": text(fmt.shape)},
         {"word": "Precision", "cells": text(lambda c: (c.get("settings") or {}).get("precision", "–"))},
         {"word": "Carries", "unit": "req/s a replica", "cells": interval(lambda c: c.get("replica_rate_80"))},
         {"word": "TTFT p50", "unit": "ms", "cells": interval(lambda c: of(c, "ttft_ms_80"))},

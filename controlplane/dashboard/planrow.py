@@ -49,7 +49,7 @@ class Placed:
     @property
     def parallelism(self) -> str:
         """Its parallelism in words."""
-        return fmt.parallelism(self.candidate.get("settings"))
+        return fmt.shape(self.candidate)
 
     @property
     def arithmetic(self) -> list[tuple[str, str]]:
@@ -85,7 +85,7 @@ class WorkloadRow:
     @property
     def parallelism(self) -> str:
         """Parallelism of the chosen candidate."""
-        return fmt.parallelism((self.chosen or {}).get("settings"))
+        return fmt.shape(self.chosen)
 
     @property
     def gpus(self) -> int:
@@ -298,18 +298,34 @@ def arithmetic(candidate: Json | None) -> list[tuple[str, str]]:
     performance, settings = candidate["performance"], candidate.get("settings") or {}
     rows = [
         ("Engine", f"{fmt.engine_label(settings.get('engine'))} {settings.get('version', '')}"),
-        ("Replicas", f"{candidate.get('replicas')} of {fmt.parallelism(settings)}"),
+        ("Replicas", f"{candidate.get('replicas')} of {fmt.shape(candidate)}"),
         ("Load a replica carries", f"{fmt.sig(candidate.get('replica_rate_per_s'))} req/s within the SLO"),
         ("Mean batch", fmt.sig(performance.get("mean_batch"))),
         ("Output", f"{fmt.sig(performance.get('output_tok_per_s'))} tok/s"),
         ("KV in use", fmt.percent(performance.get("mean_kv_used"))),
         ("Busy", fmt.percent(performance.get("utilisation"))),
     ]
+    rows += _pool_rows(candidate.get("disagg"))
     cost = candidate.get("cost")
     if cost:
         rows.append(("Month", fmt.money(cost["usd_per_month"])))
         rows.append(("GPU-hours", fmt.sig(cost["gpu_hours_per_month"])))
     return rows
+
+
+def _pool_rows(pools: Json | None) -> list[tuple[str, str]]:
+    """What each pool of a unit does and costs, and the way between them."""
+    if not pools:
+        return []
+    rows = []
+    for name, kind in (("prefill", "input"), ("decode", "output")):
+        pool = pools[name]
+        text = f"busy {fmt.percent(pool['utilisation'])}, {fmt.money(pool['usd_per_month'])} a month"
+        if pool["usd_per_mtok"] is not None:
+            text += f", {fmt.money(pool['usd_per_mtok'])} per million {kind} tokens"
+        rows.append((name.capitalize(), text))
+    way = {"nvlink": "NVLink", "pcie": "PCIe", "network": "the network"}[pools["link"]]
+    return [*rows, ("KV transfer", f"{fmt.sig(pools['transfer_ms'])} ms over {way}")]
 
 
 def margin_bar(verdict: Json) -> MarginBar | None:

@@ -106,7 +106,7 @@ def left_out(row: WorkloadRow) -> list[dict[str, Any]]:
             continue
         key = (engine_of(candidate) or "", candidate["status"], " ".join(candidate.get("reasons", ())))
         shapes = groups.setdefault(key, {}).setdefault(candidate["gpu"], [])
-        shape = fmt.parallelism(candidate["settings"]) if candidate.get("settings") else ""
+        shape = fmt.shape(candidate) if candidate.get("settings") else ""
         if shape and shape not in shapes:
             shapes.append(shape)
     return [
@@ -134,7 +134,7 @@ def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
         {
             "candidate": candidate,
             "usd": usd_per_mtok(candidate),
-            "parallelism": fmt.parallelism(candidate.get("settings")),
+            "parallelism": fmt.shape(candidate),
             "arithmetic": arithmetic(candidate),
         }
         for candidate in feasible

@@ -236,7 +236,7 @@ def _served(request: Json, result: Json) -> dict[str, Served]:
             candidate=key,
             engines=tuple(engine for engine in engines if engine),
             gpu=chosen.get("gpu", ""),
-            parallelism=_parallelism(settings),
+            parallelism=_shape(chosen),
             precision=settings.get("precision", ""),
             replicas=counts.total(),
             gpus=sum(len(item["gpu_indexes"]) for item in own),
@@ -258,6 +258,15 @@ def _served(request: Json, result: Json) -> dict[str, Served]:
 def _parallelism(settings: Json) -> str:
     sizes = [(key.upper(), settings.get(key, 1)) for key in ("tp", "pp", "ep", "dp")]
     return " ".join(f"{key} {size}" for key, size in sizes if key == "TP" or size > 1) if settings else ""
+
+
+def _shape(chosen: Json) -> str:
+    """Parallelism of a candidate, of one with pools for each: "prefill 2 × TP 2, decode 1 × TP 4"."""
+    pools = chosen.get("disagg")
+    if not pools:
+        return _parallelism(chosen.get("settings") or {})
+    named = ((name, pools[name]) for name in ("prefill", "decode"))
+    return ", ".join(f"{name} {pool['instances']} × {_parallelism(pool['settings'])}" for name, pool in named)
 
 
 def _differences(plans: Sequence[Plan]) -> Iterator[Difference]:

@@ -10,11 +10,12 @@ and limit: on published readings of Llama-3-8B (363-456 W) the same coefficients
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from planner.catalog.types import GpuSpec
-from planner.economics.types import EnergyPrice
+from planner.economics.tariff import EnergyPrice, usd_per_kw_hour
 from planner.evidence import Evidence
 from planner.models.sharding import active_params
 from planner.models.spec import ModelSpec, Shard
@@ -92,9 +93,24 @@ def _touched_share(model: ModelSpec, batch: float) -> float:
     return touched / everything if everything else 1.0
 
 
-def energy_usd_per_hour(watts_per_gpu: float, gpus: int, energy: EnergyPrice) -> Decimal:
-    """Electricity of ``gpus`` GPUs an hour, cooling included by PUE. GPUs alone: host and network are not in it."""
-    return Decimal(str(watts_per_gpu)) * gpus / 1000 * energy.pue * energy.usd_per_kwh
+def energy_usd_per_hour(
+    watts_per_gpu: float, gpus: int | Decimal, energy: EnergyPrice, profile: Sequence[float] = ()
+) -> Decimal:
+    """Electricity of ``gpus`` GPUs an hour, cooling (PUE) and demand charge included. GPUs alone: no host, no network.
+
+    ``profile`` weighs the tariff's hours of the week (168 relative draws); without one all hours count alike.
+    """
+    return Decimal(str(watts_per_gpu)) * gpus / 1000 * usd_per_kw_hour(energy, profile)
+
+
+def power_profile(gpu: str, watts_per_gpu: float, hour_of_week: Sequence[float]) -> tuple[float, ...]:
+    """Relative draw of each hour of the week: the idle part stays, the rest follows the load. Empty without a load."""
+    coefficients = power_model(gpu)
+    if coefficients is None or not hour_of_week or watts_per_gpu <= 0:
+        return ()
+    idle = min(coefficients.idle_w, watts_per_gpu)
+    mean = sum(hour_of_week) / len(hour_of_week)
+    return tuple(idle + (watts_per_gpu - idle) * load / mean for load in hour_of_week)
 
 
 def joules_per_token(watts_per_gpu: float, gpus: int, tok_per_s: float) -> float | None:

@@ -27,16 +27,19 @@ ADAPTER_SWAP_MINUTES = Decimal("0.1")  # runtime LoRA load: seconds
 class OperationsCosts:
     """Prices and durations of engine operations. None durations mean the documented defaults of this module.
 
-    ``people_hours_per_engine_month`` once for each engine in use, ``people_hours_per_revision`` for each model
-    revision; ``licence_usd_per_gpu_year`` per engine on top of the GPU price (for instance an enterprise licence).
+    ``people_hours_per_engine_month`` once for each engine in use, ``people_hours_per_model_month`` for each workload,
+    ``people_hours_per_revision`` for each model revision; ``licence_usd_per_gpu_year`` per engine on top of the GPU
+    price (for instance an enterprise licence).
     """
 
     people_usd_per_hour: Decimal = Decimal(0)
     people_hours_per_engine_month: Decimal = Decimal(0)
     people_hours_per_revision: Decimal = Decimal(0)
+    people_hours_per_model_month: Decimal = Decimal(0)
     licence_usd_per_gpu_year: tuple[tuple[str, Decimal], ...] = ()  # engine, USD
     start_up_minutes: tuple[tuple[str, Decimal], ...] = ()  # engine, minutes: measured on the own fleet
     build_minutes: Decimal | None = None
+    source: str = ""  # where the figures come from
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +90,6 @@ def operations_use(
     notes = [f"{start} min from launch to healthy per replica and revision"]
     if builds:
         notes.append(f"{build_minutes} min engine build per topology and revision")
-    people = costs.people_hours_per_engine_month + revisions * costs.people_hours_per_revision
+    people = costs.people_hours_per_engine_month + costs.people_hours_per_model_month
+    people += revisions * costs.people_hours_per_revision
     return OperationsUse(build, surge, swap, people, tuple(notes))

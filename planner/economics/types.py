@@ -1,4 +1,4 @@
-"""Prices in, costs out. Money is Decimal; ``currency`` is an ISO code."""
+"""Prices in, costs out. Money is Decimal, in the currency of the plan, whatever ``usd`` a name says."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from planner.economics.tariff import EnergyPrice
 
-@dataclass(frozen=True, slots=True)
-class EnergyPrice:
-    """Electricity at a site."""
-
-    usd_per_kwh: Decimal
-    pue: Decimal = Decimal("1.3")
+__all__ = ["CostBreakdown", "EnergyPrice", "GpuHourPrice", "PriceSheet", "PriceTerm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +19,35 @@ class GpuHourPrice:
     basis: Literal["tco", "rental", "catalogue"]
     source: str
     parts: tuple[tuple[str, Decimal], ...] = ()  # label, USD per GPU-hour; add up to usd_per_gpu_hour
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTerm:
+    """One part of a price per GPU-hour with its arithmetic: the formula with the numbers put in, and their source."""
+
+    label: str
+    usd_per_gpu_hour: Decimal
+    formula: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSheet:
+    """How the price of the GPUs of ``pool`` comes about. The terms add up to ``usd_per_gpu_hour``.
+
+    ``quoted_in`` is the currency in which the figures were stated, ``rate`` units of the plan's currency for one of it.
+    """
+
+    pool: str
+    gpu: str
+    site: str
+    basis: str
+    source: str
+    usd_per_gpu_hour: Decimal
+    terms: tuple[PriceTerm, ...]
+    quoted_in: str = "USD"
+    rate: Decimal = Decimal(1)
+    gpus_per_node: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def _classes(request: PlanRequest, spread: bool) -> tuple[NodeClass, ...]:
     bought: list[_Purchase] = [
         (g.pattern, len(g.nodes), *_planned_needs(g.pattern, request), g.domain, g.nodes) for g in planned
     ]
-    for option in request.purchase_options:
+    for option in (option for option in request.purchase_options if option.max_count != 0):
         terms = (option.node, option.max_count, option.power_kw, option.rack_units)
         bought += [(*terms, domain, ()) for domain in domains]
     if not bought:

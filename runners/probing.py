@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,14 +117,16 @@ def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter:
         command.base_url, command.served_name, tokenizer, adapter.tokenize_path, command.load.seed
     )
     reporter.emit("started", phase="warming up", progress=0.05)
+    command = replace(command, load=replace(command.load, seed=prompt_seed(command)))
     folder = node.store.probe_folder(command.probe_id)
+    artefacts = folder / "aiperf"
     before = _counters(command, adapter)
     launch = from_json(EngineLaunch, handle.command["launch"]) if handle else None
     gpus = launch.gpu_indexes if launch and adapter.uses_gpus else ()
     with PowerSampler(gpus) as power:
-        summary = _run(command, node, handle, reporter, tokenizer, folder)
+        summary = _run(command, node, handle, reporter, tokenizer, folder, artefacts)
     after = _counters(command, adapter)
-    metrics = aiperf.parse(summary, command.load, folder)
+    metrics = aiperf.parse(summary, command.load, artefacts)
     prefix_hit = _share(before, after)
     warnings = aiperf.doubts(metrics, summary, command.load)
     if length_note:
@@ -134,7 +137,7 @@ def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter:
         metrics,
         prefix_hit=prefix_hit,
         preemptions=_difference(before.preemptions, after.preemptions),
-        mean_power_w=power.mean_w(aiperf.profiling_window(folder)),
+        mean_power_w=power.mean_w(aiperf.profiling_window(artefacts)),
         warnings=tuple(warnings),
     )
 
@@ -160,6 +163,13 @@ def check_load(load: ProbeLoad) -> None:
             raise CommandRefusedError(f"The load's {name} is out of range: {value!r}.", "Correct the load.")
 
 
+def prompt_seed(command: ProbeCommand) -> int:
+    """Seed of the prompts, of 32 bits: one of its own for each attempt of each probe, for the engine's prefix cache
+    still holds the prompts of the one before.
+    """
+    return zlib.crc32(f"{command.load.seed}/{command.probe_id}/{command.attempt}".encode())
+
+
 def _adapter(command: ProbeCommand, handle: Handle | None) -> EngineAdapter:
     if handle is not None:
         return adapter_for(from_json(EngineLaunch, handle.command["launch"]))
@@ -179,7 +189,13 @@ def _tokenizer(command: ProbeCommand, handle: Handle | None) -> str:
 
 
 def _run(
-    command: ProbeCommand, node: Node, handle: Handle | None, reporter: Reporter, tokenizer: str, folder: Path
+    command: ProbeCommand,
+    node: Node,
+    handle: Handle | None,
+    reporter: Reporter,
+    tokenizer: str,
+    folder: Path,
+    artefacts: Path,
 ) -> dict:
     """Run AIPerf to its end while watching the engine; returns its summary."""
     argv = aiperf.command(
@@ -187,7 +203,7 @@ def _run(
         base_url=command.base_url,
         served_name=command.served_name,
         tokenizer=tokenizer,
-        folder=folder / "aiperf",
+        folder=artefacts,
     )
     mark = PROBE_MARK + command.probe_id
     exit_file, log = folder / "exit.json", folder / "aiperf.log"
@@ -200,10 +216,10 @@ def _run(
         log_limit_bytes=LOG_LIMIT_BYTES,
     )
     try:
-        _watch(command, node, handle, reporter, running, folder / "aiperf")
+        _watch(command, node, handle, reporter, running, artefacts)
     finally:
         process.stop(running, mark, grace_s=5.0)
-    summary = aiperf.read_summary(folder / "aiperf")
+    summary = aiperf.read_summary(artefacts)
     record = process.read_exit(exit_file)
     if handle is not None and not process.is_alive(handle.process):
         raise _engine_died(handle, node)
@@ -262,9 +278,11 @@ def _difference(before: float | None, after: float | None) -> int | None:
 
 
 def _share(before: Counters, after: Counters) -> float | None:
-    """Share of the prompt tokens of this run that were cached."""
-    hits = _difference(before.prefix_hits, after.prefix_hits)
-    asked = _difference(before.prefix_queries, after.prefix_queries)
-    if asked is None:
-        asked = _difference(before.prompt_tokens, after.prompt_tokens)
-    return hits / asked if hits is not None and asked else None
+    """Share of the prompt tokens of this run that were cached; None when the engine does not count them."""
+    pairs = (("prompt_cached", "prompt_tokens"), ("prefix_hits", "prefix_queries"))
+    for cached, asked in pairs:
+        part = _difference(getattr(before, cached), getattr(after, cached))
+        whole = _difference(getattr(before, asked), getattr(after, asked))
+        if part is not None and whole:
+            return part / whole
+    return None

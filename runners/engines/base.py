@@ -40,7 +40,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """Where an engine's Prometheus text is and what its counters are called; None where it has no such counter."""
+    """Where an engine's Prometheus text is and what its counters are called; None where it has no such counter.
+
+    ``prompt_cached`` counts each prompt once. vLLM's ``prefix_queries`` and ``prefix_hits`` count a waiting request
+    again at every look, so they tell the share of a run only while nothing waits.
+    """
 
     path: str
     running: str | None
@@ -48,6 +52,7 @@ class MetricNames:
     kv_usage: str | None
     prompt_tokens: str | None
     output_tokens: str | None
+    prompt_cached: str | None
     prefix_queries: str | None
     prefix_hits: str | None
     preemptions: str | None

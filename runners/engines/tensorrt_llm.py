@@ -28,8 +28,9 @@ TENSORRT_METRICS = MetricNames(
     kv_usage="trtllm_kv_cache_utilization",
     prompt_tokens="trtllm_prompt_tokens_total",
     output_tokens="trtllm_generation_tokens_total",
+    prompt_cached="trtllm_prompt_cached_tokens_total",
     prefix_queries=None,
-    prefix_hits="trtllm_prompt_cached_tokens_total",
+    prefix_hits=None,
     preemptions=None,
 )
 

@@ -25,6 +25,7 @@ VLLM_METRICS = MetricNames(
     kv_usage="vllm:kv_cache_usage_perc",
     prompt_tokens="vllm:prompt_tokens_total",
     output_tokens="vllm:generation_tokens_total",
+    prompt_cached="vllm:prompt_tokens_cached_total",
     prefix_queries="vllm:prefix_cache_queries_total",
     prefix_hits="vllm:prefix_cache_hits_total",
     preemptions="vllm:num_preemptions_total",

@@ -16,6 +16,7 @@ TIMEOUT_S = 10.0
 class Counters:
     """Counters of an engine at one moment, summed over its ranks; None where it has no such counter."""
 
+    prompt_cached: float | None = None
     prefix_queries: float | None = None
     prefix_hits: float | None = None
     preemptions: float | None = None
@@ -49,6 +50,7 @@ def read_counters(text: str, names: MetricNames) -> Counters:
         return sum(value for _, value in rows) if rows else None
 
     return Counters(
+        prompt_cached=total(names.prompt_cached),
         prefix_queries=total(names.prefix_queries),
         prefix_hits=total(names.prefix_hits),
         preemptions=total(names.preemptions),

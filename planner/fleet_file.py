@@ -38,6 +38,7 @@ MAX_NODES = 20_000
 _TOP = (
     "name", "mode", "sites", "pools", "workloads", "purchase", "limits", "operations", "api_prices", "calibrations",
     "current", "time_limit_s", "seed", "price_erosion_per_year", "lead_time_months",
+    "disaggregate",
 )  # fmt: skip
 _POOL = (
     "name", "site", "node_type", "gpu", "gpus", "nvlink_domain", "count", "price", "state", "busy_gpus", "tenant",
@@ -100,6 +101,7 @@ def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
         api_prices=_records(ApiPrice, top, "api_prices"),
         price_erosion_per_year=_share(top, "price_erosion_per_year"),
         lead_time_months=from_json(float, top.get("lead_time_months", 3.0), "lead_time_months"),
+        disaggregate=from_json(bool, top.get("disaggregate", True), "disaggregate"),
     )
 
 

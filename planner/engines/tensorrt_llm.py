@@ -18,6 +18,8 @@ DEFAULT_MAX_BATCH_SIZE = 2048
 DEFAULT_MAX_NUM_TOKENS = 8192
 DEFAULT_FREE_FRACTION = 0.9
 DEFAULT_GRAPH_MAX_BATCH = 128
+FIRST_PYTORCH_VERSION = "0.17.0"
+"""Before it every model was built into an engine and run by the C++ runtime (release notes)."""
 
 
 def graph_sizes(max_batch: int, padded_to: int | None = None) -> tuple[int, ...]:
@@ -62,7 +64,13 @@ def resolve(
     precision, weight_only = run_precision(settings, model, gpu)
     origin["precision"] = USER if changes_precision(settings, model) else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
-    origin["async_scheduling"] = f"{default}: overlap scheduler on"
+    carried = carried_over(settings)
+    if not at_least(version, FIRST_PYTORCH_VERSION):
+        carried["trt_backend"] = "tensorrt"
+    overlaps = carried["trt_backend"] == "pytorch"
+    origin["async_scheduling"] = (
+        f"{default}: overlap scheduler {'on' if overlaps else 'is in the PyTorch back end only'}"
+    )
     asked = settings.max_cudagraph_capture_size
     sizes = () if settings.enforce_eager else graph_sizes(max_batch, asked)
     origin["cuda_graph_sizes"] = (default if asked is None else USER) if sizes else "no CUDA graphs"
@@ -79,9 +87,9 @@ def resolve(
         enable_chunked_prefill=bool(pick("enable_chunked_prefill", False)),
         enable_prefix_caching=reuse,
         block_tokens=block,
-        async_scheduling=True,
+        async_scheduling=overlaps,
         cuda_graph_sizes=sizes,
         capacity_policy=str(pick("capacity_policy", "GUARANTEED_NO_EVICT")),
         origin=origin,
-        **carried_over(settings),
+        **carried,
     )

@@ -39,7 +39,7 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
             )
     logits = min(resolved.max_num_seqs, tokens) * model.vocab / resolved.tp * 4
     if resolved.trt_backend == "tensorrt":
-        logits = c.TRTLLM.decoder_units * resolved.max_num_seqs * model.vocab * 4
+        logits = c.TRTLLM.decoder_units * resolved.max_num_seqs * model.vocab * 4 / resolved.tp
     return (tokens * (3.0 * model.hidden + max(widest, experts)) * _HIDDEN_BYTES + logits) / GIB
 
 

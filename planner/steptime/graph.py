@@ -17,6 +17,7 @@ from planner.engines.precision import as_loaded, computes_natively
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.sharding import VOCAB_PADDING, Parallel, RankLinear, linear_bits, linear_precision, rank_linears
 from planner.models.spec import Attention, Ffn, LayerGroup, Mla, ModelSpec, RecurrentState
+from planner.steptime.kernel_versions import all_reduce_factor, decode_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,10 @@ class GemmOp:
 
 @dataclass(frozen=True, slots=True)
 class AttentionOp:
-    """Softmax attention of one rank. ``window`` None: every key is seen."""
+    """Softmax attention of one rank. ``window`` None: every key is seen.
+
+    ``decode_factor`` time of this engine version's decode kernel over that of the versions that were measured.
+    """
 
     heads: int
     kv_heads: int
@@ -51,6 +55,7 @@ class AttentionOp:
     qk_norm: bool
     kv_dtype: str
     causal: bool = True
+    decode_factor: float = 1.0
     count: float = 1.0
 
 
@@ -119,10 +124,14 @@ class ElementwiseOp:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceOp:
-    """All-reduce of ``hidden`` 16-bit elements per token over ``gpus`` ranks."""
+    """All-reduce of ``hidden`` 16-bit elements per token over ``gpus`` ranks.
+
+    ``factor`` time of this engine version's kernels over those of the versions that were measured.
+    """
 
     hidden: int
     gpus: int
+    factor: float = 1.0
     count: float = 1.0
 
 
@@ -217,11 +226,14 @@ class _Builder:
         blocks = (group.mixer is not None) + (group.ffn is not None)
         self.add(ElementwiseOp(values=4 * self.model.hidden), blocks * count)
         if self.tp > 1:
-            self.add(AllReduceOp(self.model.hidden, self.tp), blocks * count)
+            self.add(self.all_reduce(self.model.hidden), blocks * count)
         if isinstance(group.mixer, Attention) and any(x.module.endswith(".q_norm") for x in group.linears):
             self.norm_over_all_heads(group.mixer, count)
         if group.ffn is not None:
             self.ffn(group, group.ffn, linears)
+
+    def all_reduce(self, elements: int) -> AllReduceOp:
+        return AllReduceOp(elements, self.tp, all_reduce_factor(self.resolved))
 
     def narrows_inputs(self, op: GemmOp) -> bool:
         """Whether a kernel of its own narrows the GEMM's activations."""
@@ -236,7 +248,7 @@ class _Builder:
         width = ceil((attention.heads + attention.kv_heads) * attention.head_dim / self.tp)
         self.add(ElementwiseOp(values=width), 2 * count)
         if self.tp > 1:
-            self.add(AllReduceOp(4, self.tp), count)
+            self.add(self.all_reduce(4), count)
 
     def ffn(self, group: LayerGroup, ffn: Ffn, linears: list[RankLinear]) -> None:
         width = ffn.shared_intermediate if ffn.experts else ffn.intermediate
@@ -278,6 +290,7 @@ class _Builder:
                 qk_norm=spec.qk_norm,
                 kv_dtype=kv_dtype,
                 causal=spec.kind != "encoder",
+                decode_factor=decode_factor(self.resolved, spec),
             )
         if isinstance(spec, Mla):
             out = next((x for x in linears if x.role == "o"), None)
@@ -344,7 +357,7 @@ def build_graph(model: ModelSpec, resolved: ResolvedSettings, gpu: GpuSpec) -> R
         builder.group(group, by_group.get(index, []))
     builder.add(ElementwiseOp(values=2 * model.hidden), 1)  # embedding rows
     if resolved.tp > 1:
-        builder.add(AllReduceOp(model.hidden, resolved.tp), 1)
+        builder.add(builder.all_reduce(model.hidden), 1)
     if resolved.pp > 1:
         builder.add(TransferOp("p2p", float(2 * model.hidden), resolved.tp * resolved.pp), resolved.pp - 1)
     return RankGraph(

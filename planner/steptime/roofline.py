@@ -32,6 +32,7 @@ _NETWORK_GB_S = 50.0  # per GPU, one direction: 400 Gb/s fabric
 _WIDE = ("bf16", "fp16", "fp32")
 _BF16 = WeightFormat("bf16", 16.0, "bf16")
 _HAND_OVER_MS = 0.01  # start of a send between pipeline stages
+_HIGHEST_SHARE = 0.95  # of the data sheet's bandwidth, by any kernel
 _KV_BYTES = {"fp8": 1.0, "fp4": 0.5625, "int8": 1.0}
 
 
@@ -90,7 +91,7 @@ class RooflineSource:
             ms = 2.0 * op.values * rows / (self.bytes_per_ms * self.efficiency.glue_bw) + self._launch()
         elif isinstance(op, AllReduceOp):
             moved = 2 * (op.gpus - 1) / op.gpus * 2.0 * op.hidden * rows
-            ms = self._link(moved, op.gpus)
+            ms = self._link(moved, op.gpus) * op.factor
         else:
             ms = self._transfer(op, rows)
         return Timed(np.asarray(ms, dtype=np.float64) * op.count, Evidence.ROOFLINE)
@@ -129,9 +130,11 @@ class RooflineSource:
         """See ``OperatorSource.decode``."""
         sequences, length = np.meshgrid(batch, kv, indexing="ij")
         width = _KV_BYTES.get(op.kv_dtype, 2.0) if not isinstance(op, StateOp) else 0.0
+        factor = 1.0
         if isinstance(op, AttentionOp):
+            factor = op.decode_factor
             seen = length if op.window is None else np.minimum(length, op.window)
-            moved = sequences * seen * op.kv_heads * (op.head_dim + op.v_head_dim) * width
+            moved = self._cache_bytes(op, sequences, length)
             flops = 2.0 * sequences * seen * op.heads * (op.head_dim + op.v_head_dim)
         elif isinstance(op, MlaOp):
             seen = length if op.topk is None else np.minimum(length, op.topk)
@@ -152,7 +155,20 @@ class RooflineSource:
         )
         if isinstance(op, MlaOp):
             ms = ms + self._projections(op, batch)[:, None]
-        return Timed((ms + share.attention_us / 1e3) * op.count, Evidence.ROOFLINE, (), np.full(len(batch), np.inf))
+        ms = (ms * factor + share.attention_us / 1e3) * op.count
+        return Timed(ms, Evidence.ROOFLINE, (), np.full(len(batch), np.inf))
+
+    def fastest_decode_ms(self, op: AttentionOp, batch: F64, kv: F64) -> F64:
+        """Least time of one layer's decode attention on a (batch, KV) grid: its cache from memory at the highest share
+        of bandwidth that any decode kernel reaches, a tenth above that of large ones in general."""
+        sequences, length = np.meshgrid(batch, kv, indexing="ij")
+        share = min(_HIGHEST_SHARE, 1.1 * self.efficiency.decode_bw)
+        return self._cache_bytes(op, sequences, length) / (self.bytes_per_ms * share)
+
+    def _cache_bytes(self, op: AttentionOp, sequences: F64, length: F64) -> F64:
+        """K/V cache that one decode step of one layer reads on this rank."""
+        seen = length if op.window is None else np.minimum(length, op.window)
+        return sequences * seen * op.kv_heads * (op.head_dim + op.v_head_dim) * _KV_BYTES.get(op.kv_dtype, 2.0)
 
     def _softmax_prefill(self, new: F64, keys: F64, heads: int, width: int, op: AttentionOp | MlaOp) -> F64:
         """Attention of ``new`` tokens over ``keys`` each, with its rotary embedding and cache writes."""

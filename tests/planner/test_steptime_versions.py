@@ -1,0 +1,45 @@
+"""Kernels and host of older engine versions, and the floor that memory puts under decode attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.catalog import get_gpu
+from planner.engines.types import EngineName
+from planner.steptime.build import source_for
+from planner.steptime.graph import AttentionOp
+from tests.planner.steptime_samples import H100, settings, step
+
+LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"
+LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_versions_before_the_pytorch_back_end_run_engines_without_overlap() -> None:
+    old = settings(LLAMA_8B, H100, "tensorrt_llm", version="0.14.0")
+    new = settings(LLAMA_8B, H100, "tensorrt_llm", version="1.0.0")
+    assert (old.trt_backend, old.async_scheduling) == ("tensorrt", False)
+    assert (new.trt_backend, new.async_scheduling) == ("pytorch", True)
+
+
+def test_the_engine_back_end_of_a_later_version_does_not_overlap_either() -> None:
+    built = settings(LLAMA_8B, H100, "tensorrt_llm", version="1.0.0", trt_backend="tensorrt")
+    assert not built.async_scheduling
+
+
+@pytest.mark.parametrize(("model", "least", "most"), [(LLAMA_70B, 1.35, 1.41), ("mistralai/Mixtral-8x7B-v0.1", 1, 1)])
+def test_old_decode_kernels_lag_for_wide_groups_only(model: str, least: float, most: float) -> None:
+    old, new = (step(model, H100, "tensorrt_llm", version=v, tp=4).tables.decode_ms for v in ("0.14.0", "1.0.0"))
+    assert least <= float(np.median(old / new)) <= most
+
+
+@pytest.mark.parametrize("gpu", ["A100-SXM-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "L40S"])
+@pytest.mark.parametrize("engine", list(EngineName))
+def test_decode_attention_reads_its_cache_from_memory(gpu: str, engine: EngineName) -> None:
+    spec = get_gpu(gpu)
+    op = AttentionOp(32, 8, 128, 128, None, qk_norm=False, kv_dtype="bf16")
+    batch, kv = np.array([8.0, 64.0, 512.0]), np.array([512.0, 4096.0, 65536.0])
+    timed = source_for(spec, engine).decode(op, batch, kv)
+    read = batch[:, None] * kv[None, :] * 8 * 256 * 2
+    assert spec.mem_bw_gb_s is not None
+    assert (timed.ms >= read / (spec.mem_bw_gb_s * 1e6)).all()

@@ -179,6 +179,15 @@ class ProbeMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoveredSlice:
+    """One MIG instance; ``profile`` as its name ends: "1g.10gb"."""
+
+    profile: str
+    uuid: str
+    memory_total_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class DiscoveredGpu:
     """One accelerator as the driver reports it."""
 
@@ -192,6 +201,7 @@ class DiscoveredGpu:
     power_limit_w: float | None
     mig_enabled: bool
     orphaned_mib: int  # memory in use without a live process
+    slices: tuple[DiscoveredSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.config import NodeConfig
-from runners.contracts import DiscoveredGpu, DiscoveredHost
+from runners.contracts import DiscoveredGpu, DiscoveredHost, DiscoveredSlice
 
 ORPHAN_MIB = 4096
 """Memory in use on a GPU beyond its live processes' that counts as held by dead ones; below it is the driver's."""
@@ -63,7 +63,24 @@ def _gpu(lib: Any, index: int, driver: str) -> DiscoveredGpu:
         power_limit_w=_power_limit_w(lib, handle),
         mig_enabled=_mig_enabled(lib, handle),
         orphaned_mib=loose if loose >= ORPHAN_MIB else 0,
+        slices=tuple(_slices(lib, handle)),
     )
+
+
+def _slices(lib: Any, handle: Any) -> Iterator[DiscoveredSlice]:
+    """MIG instances of a GPU; none where MIG is off or the driver is too old to tell."""
+    try:
+        count = lib.nvmlDeviceGetMaxMigDeviceCount(handle) if _mig_enabled(lib, handle) else 0
+    except lib.NVMLError:
+        return
+    for index in range(count):
+        try:
+            part = lib.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except lib.NVMLError:
+            continue  # the places between instances are empty
+        name = _text(lib.nvmlDeviceGetName(part))  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+        memory = lib.nvmlDeviceGetMemoryInfo(part)
+        yield DiscoveredSlice(name.split()[-1], _text(lib.nvmlDeviceGetUUID(part)), memory.total // MIB)
 
 
 def _held_mib(lib: Any, handle: Any) -> int | None:

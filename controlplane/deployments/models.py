@@ -32,7 +32,8 @@ class Deployment(BaseModel):
     is the engine the plan chose, ``engine`` what is really started. ``settings`` is a planner ``ResolvedSettings``,
     ``launch`` a runners ``EngineLaunch``, ``startup`` its ``StartupFacts``; ``prediction`` holds planner ``memory``
     (MemoryLedger) and ``performance`` (Performance at the planned load). ``parts`` lists (node, GPUs) of a replica that
-    spans nodes.
+    spans nodes. ``device`` is what an engine without a whole GPU holds: sharers and slot, or slice_profile, slice_index
+    and slice_uuid.
     """
 
     class State(models.TextChoices):
@@ -65,6 +66,7 @@ class Deployment(BaseModel):
     remedy = models.TextField(blank=True)
     phase = models.CharField(max_length=200, blank=True)
     gpu_indexes = models.JSONField(default=list)
+    device = models.JSONField(default=dict, blank=True)
     parts = models.JSONField(default=list, blank=True)
     port = models.PositiveIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(65535)]

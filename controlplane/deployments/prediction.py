@@ -59,12 +59,17 @@ def resolve_settings(
 def subject(deployment: Deployment) -> Subject:
     """Model, GPU, settings and memory of a deployment; raises PlannerError."""
     from planner.memory import ledger
+    from planner.placement.sharing import used_by_neighbours_gib
 
     model = model_spec(deployment.model_ref)
-    kind = deployment.node.node_type.gpu_model
-    gpu = catalog.with_reported_memory(catalog.get_gpu(kind.name), kind.memory_gib)
+    kind, device = deployment.node.node_type.gpu_model, deployment.device
     resolved = from_json(ResolvedSettings, deployment.settings, "settings")
-    return Subject(model, gpu, resolved, ledger(model, gpu, resolved))
+    if device.get("slice_profile"):
+        gpu = catalog.get_gpu(catalog.slice_name(catalog.get_gpu(kind.name).name, device["slice_profile"]))
+    else:
+        gpu = catalog.with_reported_memory(catalog.get_gpu(kind.name), kind.memory_gib)
+    others = used_by_neighbours_gib(gpu, resolved, device.get("sharers", 1))
+    return Subject(model, gpu, resolved, ledger(model, gpu, resolved, used_by_others_gib=others))
 
 
 def step_model(what: Subject, calibrations: tuple[CalibrationFactor, ...] | None = None) -> StepModel:

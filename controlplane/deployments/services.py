@@ -120,6 +120,9 @@ def launch_deployment(*, actor: Actor, deployment: Deployment, emulated: bool = 
         raise ValidationError(f"{deployment} cannot be emulated: {error}") from error
     with transaction.atomic():
         _check_free(deployment)
+        on_slice = bool(deployment.device.get("slice_profile"))
+        if on_slice and not emulated and not deployment.device.get("slice_uuid"):
+            raise ValidationError(f"The slice of {deployment} has no UUID; discover {deployment.node} first.")
         engine = Engine.EMULATED if emulated else _real_engine(deployment.planned_engine, deployment.node)
         port = _free_port(host, tried=deployment.port if deployment.state == State.FAILED else None)
         resolved = from_json(ResolvedSettings, deployment.settings, "settings")
@@ -129,7 +132,8 @@ def launch_deployment(*, actor: Actor, deployment: Deployment, emulated: bool = 
             model=_engine_model(deployment.model_ref, host),
             served_name=deployment.model_ref,
             port=port,
-            gpu_indexes=tuple(deployment.gpu_indexes),
+            gpu_indexes=() if on_slice else tuple(deployment.gpu_indexes),
+            env={"CUDA_VISIBLE_DEVICES": deployment.device["slice_uuid"]} if on_slice else {},
             flags=prediction.engine_flags(resolved),
             stated=tuple(sorted(name for name, origin in resolved.origin.items() if origin == "user")),
             emulation=material,
@@ -217,6 +221,7 @@ def _from_candidate(
         engine=_real_engine(settings["engine"], first.node),
         engine_version=settings["version"],
         gpu_indexes=list(first.gpu_indexes),
+        device=dict(first.device),
         parts=[[part.node_name, list(part.gpu_indexes)] for part in parts] if len(parts) > 1 else [],
         settings=settings,
         prediction={
@@ -267,9 +272,17 @@ def _check_free(deployment: Deployment) -> None:
     others = Deployment.objects.filter(node=deployment.node, state__in=Deployment.LIVE).exclude(pk=deployment.pk)
     for other in others:
         shared = wanted & set(other.gpu_indexes)
-        if shared:
+        if shared and not _apart(deployment.device, other.device):
             which = ", ".join(map(str, sorted(shared)))
             raise ValidationError(f"GPU {which} of {deployment.node} is used by {other}; stop that first.")
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two engines may stand on one GPU: on different slices, or on different slots of equal shares."""
+    if one.get("slice_profile") and other.get("slice_profile"):
+        return one.get("slice_index") != other.get("slice_index")
+    same = one.get("sharers", 1) == other.get("sharers", 1) > 1
+    return same and one.get("slot") != other.get("slot")
 
 
 def _host_for(deployment: Deployment, emulated: bool) -> Node:
@@ -282,6 +295,12 @@ def _host_for(deployment: Deployment, emulated: bool) -> Node:
         nodes = ", ".join(part[0] for part in deployment.parts)
         raise ValidationError(
             f"{deployment} spans the nodes {nodes}; a worker starts engines on its own node only. Export it instead."
+        )
+    if deployment.node.orchestrator != Node.Orchestrator.NONE:
+        owner = deployment.node.get_orchestrator_display()
+        raise ValidationError(
+            f"{deployment.node} belongs to {owner}, which starts what runs there; export the plan for {owner}, or start "
+            "the deployment emulated."
         )
     if deployment.node.state != Node.State.ACTIVE:
         state = deployment.node.get_state_display().lower()

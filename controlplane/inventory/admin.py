@@ -111,8 +111,11 @@ class GpuInline(EditableInline):
     """GPUs of a node: recorded, and as discovered."""
 
     model = Gpu
-    fields = ("index", "state", "uuid", "serial", "discovered_name", "discovered_memory_mib", "driver_version")
-    readonly_fields = ("discovered_name", "discovered_memory_mib", "driver_version")
+    fields = (
+        "index", "state", "reserved_for", "uuid", "serial", "mig_enabled", "mig_slices", "orphaned_mib",
+        "discovered_name", "discovered_memory_mib", "driver_version",
+    )  # fmt: skip
+    readonly_fields = ("orphaned_mib", "discovered_name", "discovered_memory_mib", "driver_version")
 
 
 @admin.register(Node)
@@ -130,8 +133,8 @@ class NodeAdmin(InventoryAdmin):
         "placed_short",
         "worker_last_seen_at",
     )
-    list_filter = ("site", "state", "node_type", "is_local")
-    search_fields = ("name", "slug", "failure_domain", "tenant")
+    list_filter = ("site", "state", "orchestrator", "node_type", "is_local")
+    search_fields = ("name", "slug", "failure_domain", "tenant", "cluster")
     list_select_related = ("site", "node_type__gpu_model")
     autocomplete_fields = ("site", "node_type")
     prepopulated_fields = {"slug": ("name",)}

@@ -10,6 +10,8 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.core.models import BaseModel
+from planner.catalog import check_partition
+from planner.errors import InputError
 
 ENGINES = ("vllm", "tensorrt_llm")
 
@@ -23,6 +25,16 @@ def validate_engines(value: object) -> None:
     """A non-empty list of known engines."""
     if not isinstance(value, list) or not value or any(item not in ENGINES for item in value):
         raise ValidationError(f"Must be a list of one or more of: {', '.join(ENGINES)}.")
+
+
+def validate_slices(value: object) -> None:
+    """A list of "PROFILE", "PROFILE UUID" or either with "reserved" behind it, for instance "1g.10gb MIG-5c1f..."."""
+    for item in value if isinstance(value, list) else [None]:
+        words = item.split() if isinstance(item, str) else []
+        if not 1 <= len(words) <= 3 or (len(words) == 3 and words[2] != "reserved"):
+            raise ValidationError(
+                f"{str(item)[:60]!r} is no slice; write its profile, then its UUID, then the word reserved if it is."
+            )
 
 
 class Site(BaseModel):
@@ -133,6 +145,13 @@ class Node(BaseModel):
         MAINTENANCE = "maintenance", "Maintenance"
         RETIRED = "retired", "Retired"
 
+    class Orchestrator(models.TextChoices):
+        """Whose the node is."""
+
+        NONE = "none", "Nobody"
+        KUBERNETES = "kubernetes", "Kubernetes"
+        SLURM = "slurm", "Slurm"
+
     site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="nodes")
     node_type = models.ForeignKey(NodeType, on_delete=models.PROTECT, related_name="nodes")
     name = models.CharField(max_length=100, unique=True)
@@ -141,6 +160,20 @@ class Node(BaseModel):
     failure_domain = models.CharField(max_length=60, blank=True, help_text="Rack or power feed; empty: its own.")
     tenant = models.CharField(max_length=60, blank=True, help_text="Empty: shared.")
     allowed_engines = models.JSONField(default=default_engines, validators=[validate_engines])
+    orchestrator = models.CharField(
+        max_length=12,
+        choices=Orchestrator,
+        default=Orchestrator.NONE,
+        help_text="Who starts processes there; what is deployed on the node is exported as that kind.",
+    )
+    cluster = models.CharField(max_length=60, blank=True, help_text="Name of the Kubernetes or Slurm cluster.")
+    partition = models.CharField(max_length=60, blank=True, help_text="Slurm partition or Kubernetes node pool.")
+    min_replica_gpus = models.PositiveSmallIntegerField(
+        "least GPUs of a replica",
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(576)],
+        help_text="A fence: replicas of fewer GPUs are kept off the node.",
+    )
     worker_last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
     is_local = models.BooleanField(default=False)
     notes = models.TextField(blank=True)
@@ -152,11 +185,20 @@ class Node(BaseModel):
                 condition=Q(state__in=["active", "planned", "maintenance", "retired"]),
                 name="inventory_node_state_known",
             ),
+            models.CheckConstraint(
+                condition=Q(orchestrator__in=["none", "kubernetes", "slurm"]), name="inventory_node_orchestrator_known"
+            ),
+            models.CheckConstraint(condition=Q(min_replica_gpus__gte=1), name="inventory_node_fence_at_least_1"),
             models.UniqueConstraint(fields=["is_local"], condition=Q(is_local=True), name="inventory_node_one_local"),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """A cluster needs an orchestrator."""
+        if self.cluster and self.orchestrator == self.Orchestrator.NONE:
+            raise ValidationError({"orchestrator": f"Say whose cluster {self.cluster} is: kubernetes or slurm."})
 
 
 class Gpu(BaseModel):
@@ -175,6 +217,18 @@ class Gpu(BaseModel):
     uuid = models.CharField("UUID", max_length=80, blank=True)
     serial = models.CharField(max_length=60, blank=True)
     state = models.CharField(max_length=10, choices=State, default=State.OK)
+    reserved_for = models.CharField(max_length=60, blank=True, help_text="Who uses it, when its state is reserved.")
+    mig_enabled = models.BooleanField("MIG", default=False, help_text="Cut into slices: no engine gets it whole.")
+    mig_slices = models.JSONField(
+        "MIG slices",
+        default=list,
+        blank=True,
+        validators=[validate_slices],
+        help_text='A list: "1g.10gb", "1g.10gb MIG-5c1f...", "1g.10gb MIG-5c1f... reserved".',
+    )
+    orphaned_mib = models.PositiveIntegerField(
+        "memory without a process, MiB", default=0, editable=False, help_text="Held by processes that are gone."
+    )
     discovered_name = models.CharField(max_length=100, blank=True)
     discovered_memory_mib = models.PositiveIntegerField(null=True, blank=True)
     driver_version = models.CharField(max_length=40, blank=True)
@@ -195,11 +249,17 @@ class Gpu(BaseModel):
         return f"{self.node} GPU {self.index}"
 
     def clean(self) -> None:
-        """The index lies within the node type's GPUs."""
+        """The index lies within the node type's GPUs; the slices are profiles of it and fit it together."""
         if self.node_id and self.index is not None and self.index >= self.node.node_type.gpus:
             raise ValidationError(
                 {"index": f"{self.index} is beyond the {self.node.node_type.gpus} GPUs of {self.node.node_type}."}
             )
+        if self.mig_slices and self.node_id:
+            self.mig_enabled = True
+            try:
+                check_partition(self.node.node_type.gpu_model.name, [item.split()[0] for item in self.mig_slices])
+            except InputError as error:
+                raise ValidationError({"mig_slices": str(error)}) from error
 
 
 class Price(BaseModel):

@@ -63,7 +63,10 @@ class NodeResource(_Slugged):
     class Meta(RecordResource.Meta):
         model = Node
         import_id_fields = ("slug",)
-        fields = ("slug", "name", "site", "node_type", "state", "failure_domain", "tenant", "allowed_engines", "notes")
+        fields = (
+            "slug", "name", "site", "node_type", "state", "failure_domain", "tenant", "allowed_engines", "orchestrator",
+            "cluster", "partition", "min_replica_gpus", "notes",
+        )  # fmt: skip
 
     def after_save_instance(self, instance: Node, row: Any, **kwargs: Any) -> None:
         """Record its GPUs."""
@@ -76,11 +79,12 @@ class GpuResource(RecordResource):
     """Single GPUs; ``node`` by slug."""
 
     node = Field("node", "node", NamedForeignKey(Node, "slug"))
+    mig_slices = Field("mig_slices", "mig_slices", TextList(), saves_null_values=False)
 
     class Meta(RecordResource.Meta):
         model = Gpu
         import_id_fields = ("node", "index")
-        fields = ("node", "index", "uuid", "serial", "state")
+        fields = ("node", "index", "uuid", "serial", "state", "reserved_for", "mig_slices")
 
     def check_access(self, actor: Any, instance: Any) -> None:
         """An operator of the node's site."""

@@ -22,11 +22,12 @@ from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, 
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from planner import catalog
+from planner.catalog.mig import canonical_profile
 from planner.economics.price import TcoInputs, gpu_hour_price
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import PlannerError
 from planner.jsonio import from_json
-from runners.contracts import Observation, node_queue
+from runners.contracts import DiscoveredGpu, Observation, node_queue
 
 Item = Site | GpuModel | NodeType | Node | Gpu | Price
 I = TypeVar("I", Site, GpuModel, NodeType, Node, Gpu, Price)  # noqa: E741
@@ -157,6 +158,7 @@ def apply_discovery(node: Node, observation: Observation) -> dict[str, Any]:
             gpu.uuid, gpu.discovered_name = seen.uuid, seen.name
             gpu.discovered_memory_mib, gpu.driver_version = seen.memory_total_mib, seen.driver_version
             gpu.discovered_at = now
+            differences += _take_slices(gpu, seen) + _take_orphans(gpu, seen)
         save_record(gpu, actor=None)
     differences += [f"GPU {index} ({gpu.name}) was found but is not recorded" for index, gpu in sorted(found.items())]
     host = observation.host
@@ -168,6 +170,35 @@ def apply_discovery(node: Node, observation: Observation) -> dict[str, Any]:
         "engines": dict(host.engines) if host else {},
         "notes": list(host.notes) if host else [],
     }
+
+
+def _take_slices(gpu: Gpu, seen: DiscoveredGpu) -> list[str]:
+    """Write the MIG instances that the driver reports; those reserved stay so. Differences in words."""
+    name = gpu.node.node_type.gpu_model.name
+    reserved = {item.split()[1] for item in gpu.mig_slices if item.endswith(" reserved")}
+    found, unknown = [], []
+    for item in seen.slices:
+        profile = canonical_profile(name, item.profile)
+        if profile is None:
+            unknown.append(item.profile)
+            continue
+        found.append(f"{profile} {item.uuid}" + (" reserved" if item.uuid in reserved else ""))
+    words = [f"GPU {gpu.index} has a slice {profile}, which is no profile of {name}" for profile in unknown]
+    if seen.mig_enabled and not found:
+        words.append(f"GPU {gpu.index} is in MIG mode without a slice that can be used: nothing can run on it")
+    if found != gpu.mig_slices:
+        before, after = (" ".join(item.split()[0] for item in each) or "no slices" for each in (gpu.mig_slices, found))
+        words.append(f"GPU {gpu.index} was recorded with {before} and has {after}")
+    gpu.mig_enabled, gpu.mig_slices = seen.mig_enabled, found
+    return words
+
+
+def _take_orphans(gpu: Gpu, seen: DiscoveredGpu) -> list[str]:
+    """Memory that no live process holds: it must be freed before an engine finds room."""
+    gpu.orphaned_mib = seen.orphaned_mib
+    if not seen.orphaned_mib:
+        return []
+    return [f"GPU {gpu.index} holds {seen.orphaned_mib:,} MiB without a live process; reset it or restart the host"]
 
 
 def _compute_tco(price: Price) -> None:

@@ -18,7 +18,15 @@ from controlplane.workloads.services import lengths_of, planner_model, trace_win
 from planner.calibration import CalibrationFactor
 from planner.economics.types import EnergyPrice
 from planner.errors import InputError, UnsupportedError
-from planner.plan_types import Placement, PlanNode, PlanRequest, PlanWorkload
+from planner.plan_types import (
+    GpuSlice,
+    Placement,
+    PlanNode,
+    PlanRequest,
+    PlanWorkload,
+    PurchaseLimits,
+    PurchaseOption,
+)
 from planner.serving.types import Load, SloTarget
 
 NodeState = Literal["active", "planned", "maintenance"]
@@ -39,9 +47,14 @@ def plan_request(scenario: Scenario) -> PlanRequest:
     names = {workload.pk for workload in workloads}
     return PlanRequest(
         name=scenario.name,
-        nodes=tuple(plan_node(node, _busy(node, live, names)) for node in nodes),
+        nodes=tuple(plan_node(node, _busy(node, live, names), _slices(node, live, names)) for node in nodes),
         workloads=tuple(replace(plan_workload(w), growth_per_month=scenario.growth_per_month) for w in workloads),
         mode=cast(Any, scenario.mode),
+        objective=cast(Any, scenario.objective),
+        orchestrators=tuple(scenario.orchestrators),
+        share_gpus=scenario.share_gpus,
+        purchase_options=() if scenario.mode == Scenario.Mode.OWNED else _purchase_options(nodes),
+        limits=_limits(scenario),
         energy=_energy(nodes),
         calibrations=active_calibrations(),
         current=tuple(_placement(item) for item in live if item.candidate_id and item.workload_id in names),
@@ -68,7 +81,50 @@ def scenario_nodes(scenario: Scenario) -> list[Node]:
     return list(related.order_by("name"))
 
 
-def plan_node(node: Node, busy: tuple[int, ...] = ()) -> PlanNode:
+def _purchase_options(nodes: list[Node]) -> tuple[PurchaseOption, ...]:
+    """More of the kinds of node at hand, at the price of their site, with the power and space of their type.
+
+    Where nodes are planned, those are what may be bought: the kinds then only say what one takes.
+    """
+    most = 0 if any(node.state == Node.State.PLANNED for node in nodes) else None
+    kinds: dict[tuple[int, int], PurchaseOption] = {}
+    for node in nodes:
+        kind = node.node_type
+        if (kind.pk, node.site_id) in kinds:
+            continue
+        pattern = plan_node(node)
+        pattern = replace(
+            pattern, name=f"{node.site.slug}-{kind.slug}", state="planned", failure_domain="", tenant="", busy_gpus=(),
+            slices=(), orchestrator="none", cluster="", partition="", min_replica_gpus=1, reserved_for="",
+            allowed_engines=("vllm", "tensorrt_llm"),
+        )  # fmt: skip
+        power = None if kind.max_power_w is None else kind.max_power_w / 1000
+        kinds[kind.pk, node.site_id] = PurchaseOption(pattern, most, power, kind.rack_units)
+    return tuple(kinds.values())
+
+
+def _limits(scenario: Scenario) -> PurchaseLimits | None:
+    values = scenario.budget_usd_per_hour, scenario.max_power_kw, scenario.max_rack_units
+    return None if values == (None, None, None) else PurchaseLimits(*values)
+
+
+def _slices(node: Node, live: list[Deployment], planned: set[int]) -> tuple[GpuSlice, ...]:
+    """MIG slices of the node's GPUs; busy when reserved, or serving something that this scenario does not plan."""
+    held = {
+        item.device["slice_uuid"]
+        for item in live
+        if item.node_id == node.pk and item.workload_id not in planned and item.device.get("slice_uuid")
+    }
+    found = []
+    for gpu in sorted(node.gpus.all(), key=lambda gpu: gpu.index):
+        for text in gpu.mig_slices if gpu.mig_enabled else ():
+            profile, *rest = text.split()
+            uuid = next((word for word in rest if word != "reserved"), "")
+            found.append(GpuSlice(gpu.index, profile, uuid, busy="reserved" in rest or (uuid != "" and uuid in held)))
+    return tuple(found)
+
+
+def plan_node(node: Node, busy: tuple[int, ...] = (), slices: tuple[GpuSlice, ...] = ()) -> PlanNode:
     """One node with the price of its GPUs; raises ValidationError when that is not known."""
     kind = node.node_type
     try:
@@ -92,6 +148,12 @@ def plan_node(node: Node, busy: tuple[int, ...] = ()) -> PlanNode:
         allowed_engines=tuple(node.allowed_engines),
         tenant=node.tenant,
         gpu_memory_gib=kind.gpu_model.memory_gib,
+        orchestrator=cast(Any, node.orchestrator),
+        cluster=node.cluster,
+        partition=node.partition,
+        min_replica_gpus=node.min_replica_gpus,
+        slices=slices,
+        reserved_for=_reserved_for(node),
     )
 
 
@@ -174,11 +236,20 @@ def _live_deployments(nodes: list[Node]) -> list[Deployment]:
 
 def _busy(node: Node, live: list[Deployment], planned: set[int]) -> tuple[int, ...]:
     """GPUs that cannot be given away: out of service, or serving something that this scenario does not plan."""
-    taken = {gpu.index for gpu in node.gpus.all() if gpu.state != Gpu.State.OK}
+    taken = {
+        gpu.index for gpu in node.gpus.all() if gpu.state != Gpu.State.OK or (gpu.mig_enabled and not gpu.mig_slices)
+    }
     for item in live:
-        if item.node_id == node.pk and item.workload_id not in planned:
+        on_slice = bool(item.device.get("slice_profile"))
+        if item.node_id == node.pk and item.workload_id not in planned and not on_slice:
             taken.update(item.gpu_indexes)
     return tuple(sorted(index for index in taken if index < node.node_type.gpus))
+
+
+def _reserved_for(node: Node) -> str:
+    """Who holds GPUs of the node, by name."""
+    names = {gpu.reserved_for for gpu in node.gpus.all() if gpu.state == Gpu.State.RESERVED and gpu.reserved_for}
+    return ", ".join(sorted(names))
 
 
 def _placement(item: Deployment) -> Placement:
@@ -188,6 +259,7 @@ def _placement(item: Deployment) -> Placement:
         replica=item.replica,
         node=item.node.name,
         gpu_indexes=tuple(item.gpu_indexes),
+        **item.device,
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -21,6 +24,20 @@ class Shown(models.Manager):
         return super().get_queryset().filter(discarded_at__isnull=True)
 
 
+ORCHESTRATORS = ("none", "kubernetes", "slurm")
+
+
+def every_orchestrator() -> list[str]:
+    """Nodes of whomever."""
+    return list(ORCHESTRATORS)
+
+
+def validate_orchestrators(value: object) -> None:
+    """A non-empty list of known orchestrators."""
+    if not isinstance(value, list) or not value or any(item not in ORCHESTRATORS for item in value):
+        raise ValidationError(f"Must be a list of one or more of: {', '.join(ORCHESTRATORS)}.")
+
+
 class Scenario(BaseModel):
     """A question: which workloads on the nodes of which sites, and whether GPUs may be bought."""
 
@@ -31,9 +48,36 @@ class Scenario(BaseModel):
         OWNED_PLUS_PURCHASE = "owned_plus_purchase", "What we own, and buy what is missing"
         PURCHASE = "purchase", "Buy everything"
 
+    class Objective(models.TextChoices):
+        """What is made least where both owned and bought nodes may be used."""
+
+        NEW_SPEND = "new_spend", "New spending first, then the total"
+        TOTAL_COST = "total_cost", "The total, owned GPUs in use included"
+
     name = models.CharField(max_length=100, unique=True)
     slug = models.SlugField(max_length=60, unique=True)
     mode = models.CharField(max_length=20, choices=Mode, default=Mode.OWNED)
+    objective = models.CharField(max_length=12, choices=Objective, default=Objective.NEW_SPEND)
+    budget_usd_per_hour = models.DecimalField(
+        "most that nodes bought may cost, USD an hour",
+        max_digits=12,
+        decimal_places=4,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(Decimal(0))],
+    )
+    max_power_kw = models.FloatField(
+        "most power of nodes bought, kW", null=True, blank=True, validators=[MinValueValidator(0)]
+    )
+    max_rack_units = models.PositiveIntegerField("most rack units of nodes bought", null=True, blank=True)
+    share_gpus = models.BooleanField(
+        "several small engines on one GPU", default=True, help_text="Of one tenant, by memory share."
+    )
+    orchestrators = models.JSONField(
+        default=every_orchestrator,
+        validators=[validate_orchestrators],
+        help_text="Whose nodes may be used: none, kubernetes, slurm.",
+    )
     sites = models.ManyToManyField(Site, related_name="scenarios", blank=True, help_text="None: every site.")
     workloads = models.ManyToManyField(
         Workload, related_name="scenarios", blank=True, help_text="None: every workload."
@@ -61,6 +105,9 @@ class Scenario(BaseModel):
                 condition=Q(mode__in=["owned", "owned_plus_purchase", "purchase"]), name="planning_scenario_mode_known"
             ),
             models.CheckConstraint(condition=Q(time_limit_s__gt=0), name="planning_scenario_time_limit_positive"),
+            models.CheckConstraint(
+                condition=Q(objective__in=["new_spend", "total_cost"]), name="planning_scenario_objective_known"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -173,6 +220,11 @@ class PlacementRow(models.Model):
     node = models.ForeignKey(Node, null=True, on_delete=models.SET_NULL, related_name="placements")
     node_name = models.CharField(max_length=100)
     gpu_indexes = models.JSONField(default=list)
+    device = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Of an engine on a share or a slice: sharers, slot, slice_profile, slice_uuid.",
+    )
 
     class Meta:
         ordering = ["plan", "workload_name", "replica", "node_name"]

@@ -24,7 +24,7 @@ from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRo
 from controlplane.workloads.models import Workload
 from planner.jsonio import from_json, to_json
 from planner.plan import check_request
-from planner.plan_types import PlanRequest, PlanResult
+from planner.plan_types import Placement, PlanRequest, PlanResult
 from planner.whatif import Change, apply, as_json, words
 
 
@@ -124,6 +124,7 @@ def store_result(plan: Plan, result: PlanResult) -> dict[str, Any]:
                 node=nodes.get(item.node),
                 node_name=item.node,
                 gpu_indexes=list(item.gpu_indexes),
+                device=device_of(item),
             )
             for item in result.placements
         )
@@ -144,6 +145,13 @@ def store_result(plan: Plan, result: PlanResult) -> dict[str, Any]:
             for item in result.verdicts
         )
     return {"plan": plan.pk, "status": result.status, "placements": len(result.placements)}
+
+
+def device_of(item: Placement) -> dict[str, Any]:
+    """What a placement holds of its GPU when that is not the whole; {} for whole GPUs."""
+    if item.slice_profile:
+        return {name: getattr(item, name) for name in ("slice_profile", "slice_index", "slice_uuid")}
+    return {"sharers": item.sharers, "slot": item.slot} if item.sharers > 1 else {}
 
 
 def fail_plan(plan_id: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,7 @@ from controlplane.core.services import StaleVersionError, save_record
 from controlplane.inventory import services
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
 from planner.errors import UnsupportedError
-from runners.contracts import DiscoveredGpu, DiscoveredHost, Observation
+from runners.contracts import DiscoveredGpu, DiscoveredHost, DiscoveredSlice, Observation
 
 pytestmark = pytest.mark.django_db
 
@@ -188,6 +189,56 @@ def test_discovery_is_kept_beside_the_record(node: Node) -> None:
     assert node.gpus.get(index=3).discovered_memory_mib == 81559
     again = services.apply_discovery(node, observation)
     assert again["differences"] == ["GPU 9 (NVIDIA H100) was found but is not recorded"]
+
+
+def test_discovery_takes_slices_and_names_memory_of_dead_processes(node: Node) -> None:
+    """Cases O16 and O18, and MIG: what the driver says is kept, reservations stay, differences are put into words."""
+    uuids = [f"MIG-{i}" for i in range(3)]
+    slices = tuple(DiscoveredSlice("1g.10gb", uuid, 9_984) for uuid in uuids)
+    gpus = [replace(seen_gpu(i, f"GPU-{i}"), mig_enabled=i < 2, slices=slices if i == 0 else ()) for i in range(8)]
+    gpus[5] = replace(gpus[5], orphaned_mib=20_000)
+
+    def discover() -> dict[str, Any]:
+        seen = Observation(
+            job_id="x", attempt=1, sequence=1, state="discovered", node="n1", at=0.0, gpus=tuple(gpus)
+        )  # fmt: skip
+        return services.apply_discovery(node, seen)
+
+    words = " | ".join(discover()["differences"])
+    assert "GPU 0 was recorded with no slices and has 1g.10gb 1g.10gb 1g.10gb" in words
+    assert "GPU 1 is in MIG mode without a slice that can be used" in words
+    assert "GPU 5 holds 20,000 MiB without a live process" in words
+    first = node.gpus.get(index=0)
+    first.mig_slices = [f"1g.10gb {uuids[0]} reserved", *(f"1g.10gb {uuid}" for uuid in uuids[1:])]
+    first.save()
+    again = " | ".join(discover()["differences"])
+    assert "GPU 0" not in again
+    assert node.gpus.get(index=0).mig_slices[0].endswith("reserved")
+    assert node.gpus.get(index=5).orphaned_mib == 20_000
+
+
+@pytest.mark.parametrize(
+    ("slices", "says"),
+    [
+        (["5g.10gb"], "no such MIG profile"),
+        (["4g.40gb", "4g.40gb"], "more compute slices"),
+        (["1g.10gb MIG-1 taken"], "is no slice"),
+        ("1g.10gb", "is no slice"),
+    ],
+)
+def test_slices_that_cannot_be_are_refused(operator: User, node: Node, slices: Any, says: str) -> None:
+    gpu = node.gpus.get(index=0)
+    gpu.mig_slices = slices
+    with pytest.raises(ValidationError) as caught:
+        services.save_item(actor=operator, record=gpu)
+    assert says in str(caught.value.message_dict["mig_slices"])
+
+
+def test_a_cluster_needs_an_owner(operator: User, node: Node) -> None:
+    node.cluster = "prod"
+    with pytest.raises(ValidationError) as caught:
+        services.save_item(actor=operator, record=node)
+    assert "orchestrator" in caught.value.message_dict
 
 
 def test_saving_an_unknown_actor_is_named_system(site: Site) -> None:

@@ -305,6 +305,32 @@ def test_memory_of_dead_processes_is_shown(
     assert (gpu.memory_total_mib, gpu.power_limit_w, gpu.mig_enabled) == (81_559, 700.0, False)
 
 
+def test_slices_are_discovered_with_their_profile_and_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = fake_nvml(0, [])
+    slices = {0: "MIG-a", 2: "MIG-b"}  # place 1 is empty
+
+    def part(_handle: object, index: int) -> str:
+        if index not in slices:
+            raise _Error
+        return slices[index]
+
+    whole_name, whole_uuid, whole_memory = lib.nvmlDeviceGetName, lib.nvmlDeviceGetUUID, lib.nvmlDeviceGetMemoryInfo
+    lib.nvmlDeviceGetMigMode = lambda _h: [1, 1]
+    lib.nvmlDeviceGetMaxMigDeviceCount = lambda _h: 7
+    lib.nvmlDeviceGetMigDeviceHandleByIndex = part
+    lib.nvmlDeviceGetName = lambda h: f"{whole_name(h)} MIG 1g.10gb" if isinstance(h, str) else whole_name(h)
+    lib.nvmlDeviceGetUUID = lambda h: h if isinstance(h, str) else whole_uuid(h)
+    lib.nvmlDeviceGetMemoryInfo = lambda h: (
+        SimpleNamespace(used=0, total=9_984 * 2**20) if isinstance(h, str) else whole_memory(h)
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", lib)
+    (gpu,) = discovery.discover_gpus()
+    assert gpu.mig_enabled
+    assert [(s.profile, s.uuid, s.memory_total_mib) for s in gpu.slices] == [
+        ("1g.10gb", "MIG-a", 9_984), ("1g.10gb", "MIG-b", 9_984),
+    ]  # fmt: skip
+
+
 def test_a_host_without_gpus_is_described(node: Node, sent: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
         raise _Error

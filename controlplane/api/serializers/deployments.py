@@ -20,12 +20,12 @@ class DeploymentSerializer(RecordSerializer):
     Meta = record_meta(
         Deployment,
         "name plan workload candidate_id replica node host model_ref planned_engine engine engine_version state "
-        "emulated reason remedy phase gpu_indexes parts port base_url pid job ready_at stopped_at settings launch "
-        "command_line startup prediction",
+        "emulated reason remedy phase gpu_indexes device parts port base_url pid job ready_at stopped_at settings "
+        "launch command_line startup prediction",
         brief="name node engine state emulated",
         detail_only="settings launch command_line startup prediction",
         read_only="name plan candidate_id replica model_ref planned_engine engine engine_version state emulated "
-        "reason remedy phase gpu_indexes parts port base_url pid job ready_at stopped_at",
+        "reason remedy phase gpu_indexes device parts port base_url pid job ready_at stopped_at",
     )
 
 

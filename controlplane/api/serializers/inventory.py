@@ -52,8 +52,8 @@ class NodeSerializer(RecordSerializer):
 
     Meta = record_meta(
         Node,
-        "name slug site node_type gpu_model gpu_count state failure_domain tenant allowed_engines worker_last_seen_at "
-        "is_local notes",
+        "name slug site node_type gpu_model gpu_count state failure_domain tenant allowed_engines orchestrator cluster "
+        "partition min_replica_gpus worker_last_seen_at is_local notes",
         brief="name slug site state",
         read_only="worker_last_seen_at",
         extra_kwargs=SLUG,
@@ -64,12 +64,19 @@ class GpuSerializer(RecordSerializer):
     """One accelerator: as recorded, and as its driver reported it."""
 
     node = RecordField(queryset=Node.objects.select_related("site", "node_type"))
+    mig_slices = serializers.ListField(
+        child=serializers.CharField(max_length=120),
+        required=False,
+        max_length=7,
+        help_text='Each "PROFILE", "PROFILE UUID" or "PROFILE UUID reserved", for instance "1g.10gb MIG-5c1f...".',
+    )
 
     Meta = record_meta(
         Gpu,
-        "node index uuid serial state discovered_name discovered_memory_mib driver_version discovered_at",
+        "node index uuid serial state reserved_for mig_enabled mig_slices orphaned_mib discovered_name "
+        "discovered_memory_mib driver_version discovered_at",
         brief="node index state",
-        read_only="discovered_name discovered_memory_mib driver_version discovered_at",
+        read_only="orphaned_mib discovered_name discovered_memory_mib driver_version discovered_at",
     )
 
 

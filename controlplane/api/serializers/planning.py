@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from controlplane.api.serializers.base import RecordField, RecordSerializer, Strict, record_meta, username
 from controlplane.inventory.models import Site
-from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
+from controlplane.planning.models import ORCHESTRATORS, PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
 from planner.whatif import KINDS
 
@@ -27,10 +27,14 @@ class ScenarioSerializer(RecordSerializer):
 
     sites = RecordField(many=True, queryset=Site.objects.all(), required=False)
     workloads = RecordField(many=True, queryset=Workload.objects.all(), required=False)
+    orchestrators = serializers.ListField(
+        child=serializers.ChoiceField(choices=ORCHESTRATORS), required=False, help_text="Whose nodes may be used."
+    )
 
     Meta = record_meta(
         Scenario,
-        "name slug mode sites workloads time_limit_s seed growth_per_month lead_time_months notes",
+        "name slug mode objective budget_usd_per_hour max_power_kw max_rack_units share_gpus orchestrators sites "
+        "workloads time_limit_s seed growth_per_month lead_time_months notes",
         brief="name slug mode",
         extra_kwargs={"slug": {"required": False, "help_text": "Made from the name when left out."}},
     )
@@ -87,9 +91,9 @@ class PlacementSerializer(RecordSerializer):
 
     Meta = record_meta(
         PlacementRow,
-        "plan workload workload_name candidate_id replica node node_name gpu_indexes",
+        "plan workload workload_name candidate_id replica node node_name gpu_indexes device",
         brief="workload_name node_name gpu_indexes",
-        read_only="plan workload_name candidate_id replica node_name gpu_indexes",
+        read_only="plan workload_name candidate_id replica node_name gpu_indexes device",
     )
 
 

@@ -150,6 +150,7 @@ class NodeViewSet(TableViewSet):
             "name": ["exact", "icontains"],
             "slug": ["exact"],
             "tenant": ["exact"],
+            "cluster": ["exact"],
             "failure_domain": ["exact"],
             "is_local": ["exact"],
             "worker_last_seen_at": ["gte", "lt"],
@@ -158,6 +159,7 @@ class NodeViewSet(TableViewSet):
         node_type=by("slug", NodeType.objects.all()),
         gpu_model=by("name", GpuModel.objects.all(), "node_type__gpu_model"),
         state=choices(Node.State),
+        orchestrator=choices(Node.Orchestrator),
     )
     search_fields = ("name", "slug", "tenant", "notes", "node_type__gpu_model__name")
     ordering_fields = ("id", "name", "state", "site__name", "created_at", "updated_at")
@@ -179,7 +181,13 @@ class GpuViewSet(TableViewSet):
     serializer_class = shapes.GpuSerializer
     filterset_class = filters_of(
         Gpu,
-        {"index": ["exact"], "uuid": ["exact"], "serial": ["exact"], "driver_version": ["exact"]},
+        {
+            "index": ["exact"],
+            "mig_enabled": ["exact"],
+            "uuid": ["exact"],
+            "serial": ["exact"],
+            "driver_version": ["exact"],
+        },
         node=by("slug", Node.objects.all()),
         site=by("slug", Site.objects.all(), "node__site"),
         gpu_model=by("name", GpuModel.objects.all(), "node__node_type__gpu_model"),

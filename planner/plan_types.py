@@ -13,8 +13,9 @@ from fractions import Fraction
 from typing import Literal
 
 from planner.calibration import CalibrationFactor
+from planner.economics.currency import ExchangeRate
 from planner.economics.operations import OperationsCosts
-from planner.economics.types import CostBreakdown, EnergyPrice, GpuHourPrice
+from planner.economics.types import CostBreakdown, EnergyPrice, GpuHourPrice, PriceSheet
 from planner.engines.types import ResolvedSettings
 from planner.evidence import Evidence, Interval
 from planner.memory.types import MemoryLedger
@@ -88,6 +89,9 @@ class PlanWorkload:
     hours_per_month: float = 730.0
     mean_load_share: float = 1.0  # mean of demand over the month / the peak planned for
     growth_per_month: float = 0.0  # of the demand, compound: 0.05 is five percent a month
+    price_class: str = ""  # of ``PlanRequest.price_classes``: what this workload pays of the price of its pool
+    plan_for_month: int = 0  # how many months of growth to plan for
+    hour_profile: tuple[float, ...] = ()  # 168 hours from Monday 0:00, largest = the load; gives mean_load_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,38 @@ class ApiPrice:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteEnergy:
+    """Electricity of one site."""
+
+    site: str
+    energy: EnergyPrice
+
+
+@dataclass(frozen=True, slots=True)
+class PriceClass:
+    """Workloads of class ``name`` pay ``factor`` times the GPU price in ``pool`` (empty: everywhere).
+
+    Interactive queues at twice the price, pre-emptible ones at half. It moves the bill, not the placement: what GPUs
+    cost their owner stays.
+    """
+
+    name: str
+    factor: Decimal
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudPrice:
+    """What a GPU of the kind costs elsewhere, an hour that it is used, for the break-even of owning."""
+
+    gpu: str
+    usd_per_gpu_hour: Decimal
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A scenario, ready to compute."""
+    """A scenario, ready to compute. Every amount is in ``currency``, converted by ``rates`` as of ``rates_as_of``."""
 
     name: str
     nodes: tuple[PlanNode, ...]
@@ -143,6 +177,14 @@ class PlanRequest:
     api_prices: tuple[ApiPrice, ...] = ()  # for the break-even
     price_erosion_per_year: float = 0.0  # by how much GPUs bought or rented later are cheaper, compound
     lead_time_months: float = 3.0  # from order to service
+    currency: str = "USD"  # of every amount in the request and in its plan, whatever ``usd`` a name says
+    rates_as_of: str = ""  # ISO day
+    rates: tuple[ExchangeRate, ...] = ()  # those that amounts were converted by, for the record
+    site_energy: tuple[SiteEnergy, ...] = ()  # a site without one has ``energy``
+    price_sheets: tuple[PriceSheet, ...] = ()  # how the prices of the nodes come about, by pool
+    price_classes: tuple[PriceClass, ...] = ()
+    cloud_prices: tuple[CloudPrice, ...] = ()
+    horizon_months: int = 36  # of the view ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +395,8 @@ class MonthView:
     gpus_needed: dict[str, int]  # by GPU
     gpus_at_hand: dict[str, int]
     usd_per_month: Decimal  # GPUs needed; those beyond what is at hand at the eroded price
+    gpus_added: dict[str, int] = field(default_factory=dict)  # beyond what is at hand, entering service this month
+    electricity_usd_per_month: Decimal = Decimal(0)  # where power is known and the GPU price holds none
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,15 @@ def workload_cost(
     operations_costs: OperationsCosts | None = None,
     engine: str = "",
     energy_usd_per_hour: Decimal | None = None,
+    currency: str = "USD",
+    class_factor: Decimal = Decimal(1),
 ) -> CostBreakdown:
     """Monthly bill of ``gpus`` GPUs that serve ``load``; the parts add up to ``usd_per_month`` to the cent.
 
     ``gpus`` may be a part of one that is shared. The GPU bill is divided into what the carried load uses (mean rate /
     capacity) and what stands idle for peaks and spares. ``energy_usd_per_hour`` is added only when the GPU price holds
-    no electricity of its own; None (unknown) adds nothing. Raises InputError when ``gpus`` or ``hours`` is not
+    no electricity of its own; None (unknown) adds nothing. ``class_factor`` is what the workload pays of the GPU price.
+    Raises InputError when ``gpus`` or ``hours`` is not
     positive.
     """
     if gpus <= 0:
@@ -73,12 +76,12 @@ def workload_cost(
         raise InputError("must be positive", field="hours_per_month", value=load.hours)
     hours = Decimal(str(load.hours))
     gpu_hours = hours * gpus
-    gpu_bill = gpu_hours * price.usd_per_gpu_hour
+    gpu_bill = gpu_hours * price.usd_per_gpu_hour * class_factor
     used = min(max(load.req_per_s / load.capacity_req_per_s, 0.0), 1.0) if load.capacity_req_per_s > 0 else 0.0
     carried = gpu_bill * Decimal(str(used))
     parts: list[tuple[str, Decimal]] = [("GPUs, carried load", carried), ("GPUs, idle head-room", gpu_bill - carried)]
     if operations is not None:
-        parts.append(("engine operations", operations.gpu_hours * price.usd_per_gpu_hour))
+        parts.append(("engine operations", operations.gpu_hours * price.usd_per_gpu_hour * class_factor))
         if operations_costs is not None:
             parts.append(("people", operations.people_hours * operations_costs.people_usd_per_hour))
             licence = dict(operations_costs.licence_usd_per_gpu_year).get(engine, Decimal(0))
@@ -102,6 +105,7 @@ def workload_cost(
         mtok_output_per_month=outputs.quantize(TOKEN_PRICE_STEP),
         allocated_usd_input=allocated[0],
         allocated_usd_output=allocated[1],
+        currency=currency,
     )
 
 
@@ -136,6 +140,16 @@ def throughput_factors(value: float, interval: Interval | None) -> tuple[float, 
     if interval is None or value <= 0:
         return None
     return interval.low / value, interval.high / value
+
+
+def break_even_with_cloud(own_usd_per_gpu_hour: Decimal, cloud_usd_per_gpu_hour: Decimal) -> Decimal | None:
+    """Share of all hours in use at which owning costs the same as renting only those; above 1 renting always wins.
+
+    utilisation = own $/GPU-hour (paid always) / cloud $/GPU-hour (paid when used). None when the cloud costs nothing.
+    """
+    if cloud_usd_per_gpu_hour <= 0:
+        return None
+    return (own_usd_per_gpu_hour / cloud_usd_per_gpu_hour).quantize(Decimal("0.0001"))
 
 
 def break_even_utilisation(

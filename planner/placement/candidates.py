@@ -12,8 +12,9 @@ from decimal import Decimal
 
 from planner.catalog import get_gpu, get_model, with_reported_memory
 from planner.catalog.types import GpuSpec
+from planner.economics.classes import factor_of
 from planner.economics.cost import ServedLoad, break_even_utilisation, throughput_factors, workload_cost
-from planner.economics.energy import energy_usd_per_hour, power_w
+from planner.economics.energy import power_w
 from planner.economics.operations import operations_use
 from planner.economics.types import CostBreakdown, GpuHourPrice
 from planner.engines import EngineName, EngineSettings, resolve, support
@@ -33,6 +34,7 @@ from planner.placement.sharing import (
     widened,
     widened_rate,
 )
+from planner.placement.siteenergy import mean_electricity
 from planner.placement.sizing import Size, at_planned_load, carries, demand_per_s, instance, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.instance import Instance
@@ -101,7 +103,9 @@ class _Context:
         self.model = model
         self.gpu = gpu
         self.nodes = nodes
-        self.price: GpuHourPrice = min((node.price for node in nodes), key=lambda p: p.usd_per_gpu_hour)
+        cheapest = min(nodes, key=lambda node: node.price.usd_per_gpu_hour)
+        self.price: GpuHourPrice = cheapest.price
+        self.pool = cheapest.pool
         self.generates = model.task == "generate"
         # an encoder answers in one pass: the simulator is asked for the single step that the prompt takes
         self.outputs = workload.output_tokens if self.generates else Lengths("fixed", value=1)
@@ -268,9 +272,7 @@ def _priced(
     if blank.sharers > 1:
         performance = widened(performance, blank.sharers)
         watts = watts_of_share(context.gpu, watts, blank.sharers)
-    electricity = None
-    if watts is not None and request.energy is not None:
-        electricity = energy_usd_per_hour(watts, gpus, request.energy)
+    electricity = mean_electricity(request, workload, context.gpu.name, watts, gpus, context.nodes)
     use = operations_use(
         made.resolved.engine,
         made.resolved.trt_backend,
@@ -287,6 +289,8 @@ def _priced(
         operations_costs=request.operations,
         engine=made.resolved.engine.value,
         energy_usd_per_hour=electricity,
+        currency=request.currency,
+        class_factor=factor_of(request.price_classes, workload.price_class, context.pool),
     )
     cost = replace(cost, break_even_utilisation=_break_even(context, sized, paid, replicas))
     performance_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0

@@ -8,10 +8,11 @@ from decimal import Decimal
 
 from planner.catalog import get_model
 from planner.catalog.types import GpuSpec
+from planner.economics.classes import factor_of
 from planner.economics.cost import ServedLoad, throughput_factors, workload_cost
-from planner.economics.energy import energy_usd_per_hour, power_w
+from planner.economics.energy import power_w
 from planner.economics.operations import operations_use
-from planner.economics.types import CostBreakdown, GpuHourPrice
+from planner.economics.types import CostBreakdown
 from planner.engines import EngineName, ResolvedSettings
 from planner.engines.disaggregation import ROLES
 from planner.evidence import Interval
@@ -21,6 +22,7 @@ from planner.placement.fleet import bin_size, fits_shape
 from planner.placement.pools import Asked, best_unit, may_gain
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes
+from planner.placement.siteenergy import mean_electricity
 from planner.placement.sizing import Size, demand_per_s, instance, per_replica_load
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PoolRole, Pools
 from planner.serving.disaggregated import Disaggregated, PoolUse
@@ -105,7 +107,7 @@ def _candidate(
     domain = max(_domain(role.resolved) for role in (unit.prefill, unit.decode))
     if not any(fits_shape(each, unit.gpus, domain) for each in nodes):
         return None
-    price = min((each.price for each in nodes), key=lambda p: p.usd_per_gpu_hour)
+    cheapest = min(nodes, key=lambda node: node.price.usd_per_gpu_hour)
     blank = Candidate(
         id=f"{prefix}{unit_shape(unit)}/{precision}",
         workload=workload.name,
@@ -116,7 +118,7 @@ def _candidate(
         gpus_per_replica=unit.gpus,
         max_nvlink_domain_needed=unit.gpus if unit.link.kind == "nvlink" else domain,
     )
-    return _priced(workload, request, gpu, blank, unit, sized, price)
+    return _priced(workload, request, gpu, blank, unit, sized, cheapest, nodes)
 
 
 def unit_of(candidate: Candidate, model: ModelSpec, gpu: GpuSpec, request: PlanRequest) -> Disaggregated:
@@ -145,7 +147,8 @@ def _priced(
     blank: Candidate,
     unit: Disaggregated,
     sized: Size,
-    price: GpuHourPrice,
+    cheapest: PlanNode,
+    nodes: Sequence[PlanNode],
 ) -> Candidate:
     replicas = replicas_needed(sized.share, workload.n_plus_1)
     one, use = predict_disaggregated(
@@ -159,12 +162,10 @@ def _priced(
     performance = _of_all(one, replicas)
     gpus = replicas * unit.gpus
     watts = _watts(workload, gpu, unit, one)
-    electricity = None
-    if watts is not None and request.energy is not None:
-        electricity = energy_usd_per_hour(watts, gpus, request.energy)
+    electricity = mean_electricity(request, workload, gpu.name, watts, gpus, nodes)
     settings = unit.decode.resolved
     cost = workload_cost(
-        price=price,
+        price=cheapest.price,
         gpus=gpus,
         load=_served(workload, sized, replicas, unit),
         operations=operations_use(
@@ -178,6 +179,8 @@ def _priced(
         operations_costs=request.operations,
         engine=settings.engine.value,
         energy_usd_per_hour=electricity,
+        currency=request.currency,
+        class_factor=factor_of(request.price_classes, workload.price_class, cheapest.pool),
     )
     per_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0
     return replace(

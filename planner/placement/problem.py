@@ -6,10 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import combinations
 
 from planner.placement.fleet import NodeClass, fits_shape, group_nodes
+from planner.placement.siteenergy import electricity_at, holds_electricity
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
+from planner.units import HOURS_PER_MONTH
 
 COVER_FROM_REPLICAS = 13  # from here a workload may split freely: rounding to whole replicas matters little
 MIX_SAVING = 0.03  # a second configuration must save this share of the bill, or be needed because a pool is too small
@@ -33,6 +36,7 @@ class Choice:
     extra_usd_per_hour: float
     classes: tuple[int, ...]
     sharers: int = 1  # engines on the GPU, this one included
+    site_usd_per_hour: tuple[tuple[int, float], ...] = ()  # class, what its site's electricity differs from the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Problem:
         """
         paid_apart = group.purchase or choice.sharers > 1
         gpu = 0.0 if paid_apart else choice.gpus * float(group.pattern.price.usd_per_gpu_hour)
-        return gpu + choice.extra_usd_per_hour
+        return gpu + choice.extra_usd_per_hour + dict(choice.site_usd_per_hour).get(group.index, 0.0)
 
     def crowd_of(self, choice: Choice) -> Crowd:
         """Who may share a GPU with ``choice``: engines with the same share, of one tenant."""
@@ -147,6 +151,7 @@ def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
                 extra_usd_per_hour=float(candidate.replica_extra_usd_per_hour),
                 classes=allowed,
                 sharers=candidate.sharers,
+                site_usd_per_hour=_site_electricity(request, workload, candidate, classes, allowed),
             )
         )
     kept = {item.candidate_id for item in request.current}
@@ -163,6 +168,29 @@ def build(request: PlanRequest, candidates: tuple[Candidate, ...]) -> Problem:
         options += [Option(number, ((choice.index, choice.needed),)) for choice in own]
         options += _mixes(number, workload, own, classes)
     return Problem(request, request.workloads, tuple(choices), tuple(options), frozenset(covers), classes)
+
+
+def _site_electricity(
+    request: PlanRequest,
+    workload: PlanWorkload,
+    candidate: Candidate,
+    classes: tuple[NodeClass, ...],
+    allowed: tuple[int, ...],
+) -> tuple[tuple[int, float], ...]:
+    """By class: electricity of one replica there less the mean that its extra cost holds; empty where none differs."""
+    if candidate.watts_per_gpu is None or candidate.cost is None or not request.site_energy:
+        return ()
+    held = dict(candidate.cost.parts).get("electricity", Decimal(0))
+    mean = float(held / HOURS_PER_MONTH) / max(candidate.replicas, 1)
+    busy = Decimal(str(workload.hours_per_month)) / HOURS_PER_MONTH
+    found = []
+    for k in allowed:
+        node = classes[k].pattern
+        gpus = candidate.gpus_per_replica * busy
+        there = electricity_at(request, workload, candidate.gpu, candidate.watts_per_gpu, gpus, node.site)
+        amount = 0.0 if there is None or holds_electricity(node.price) else float(there)
+        found.append((k, amount - mean))
+    return tuple(found) if any(abs(usd) > 1e-6 for _, usd in found) else ()
 
 
 def _dominated(choice: Choice, choices: list[Choice]) -> bool:

@@ -2,9 +2,9 @@
 
 Every row goes through the public estimate contract. Errors are |predicted / measured - 1|, medians and means over rows,
 by engine, GPU, model family, evidence and load region; beside them aiconfigurator's own estimate of the same rows
-(``--peer``), the coverage of the 80 % interval and the worst rows. ``--write-residuals`` stores the quantiles of
-measured / predicted that the intervals are made of. By default a row is predicted from what it says alone;
-``--launch-settings`` adds what its source's public launch scripts set (KV precision, seats, stream interval).
+(``--peer``), the coverage of the 80 % interval and the worst rows with what explains them. ``--write-residuals`` stores
+the quantiles of measured / predicted that the intervals are made of. Serving rows are read twice: ``serving_stated``
+from what the row says alone, ``serving`` with the settings that its source publishes beside it (``published``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.rows import MeasuredRow, h200_rows, offline_rows, own_rows, serving_rows
+from benchmarks.accuracy.explain import explanation
+from benchmarks.accuracy.residuals import cross_validated, write
+from benchmarks.accuracy.rows import MeasuredRow, disagg_rows, h200_rows, offline_rows, own_rows, serving_rows
 from planner.estimate import estimate
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
-RESIDUALS = Path(__file__).resolve().parents[2] / "planner" / "serving" / "data" / "residuals.json"
+KINDS = ("serving", "serving_stated", "offline", "h200", "h200_runs", "disagg")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Scored:
     reason: str
     evidence: str
     region: str
+    residuals_of: str
     predicted: dict[str, float]
     ratio: dict[str, float]
     inside: dict[str, bool]
@@ -46,7 +49,7 @@ def score(row: MeasuredRow) -> Scored:
     answer = estimate(row.request)
     reason = "; ".join(answer["reasons"])
     if answer["status"] != "ok":
-        return Scored(row, answer["status"], reason, "", "", {}, {}, {})
+        return Scored(row, answer["status"], reason, "", "", "", {}, {}, {})
     perf = answer["perf"]
     predicted, ratio, inside = {}, {}, {}
     for metric, (value, stat) in row.measured.items():
@@ -59,13 +62,11 @@ def score(row: MeasuredRow) -> Scored:
             guess = perf[f"{metric}_ms"][stat]
             middle = perf[f"{metric}_ms"]["p50"]
             low, high = (bound * guess / middle for bound in perf["interval80"][f"{metric}_ms"])
-            if metric == "ttft" and row.ttft_from_queue:
-                wait = 1000.0 / perf["req_per_s"]
-                guess, low, high = guess + wait, low + wait, high + wait
         predicted[metric] = guess
         ratio[metric] = guess / value
         inside[metric] = low <= value <= high
-    return Scored(row, "ok", reason, answer["evidence"], perf["load_region"], predicted, ratio, inside)
+    where, whose = perf["load_region"], perf["residuals_of"]
+    return Scored(row, "ok", reason, answer["evidence"], where, whose, predicted, ratio, inside)
 
 
 def score_group(rows: Sequence[MeasuredRow]) -> list[Scored]:
@@ -162,49 +163,7 @@ def print_worst(scored: Sequence[Scored], count: int = 20) -> None:
         shape = "".join(f" {k}{r[k]}" for k in ("tp", "pp", "ep", "dp") if k in r)
         ratios = " ".join(f"{k} {v:.2f}" for k, v in s.ratio.items())
         print(f"{r['engine']:12s} {r['gpu']:16s} {r['model'][-28:]:28s} {r.get('precision', '')}{shape}"
-              f" {s.row.load_label}: {ratios} [{s.evidence}] {s.reason[:80]}")  # fmt: skip
-
-
-def write_residuals(scored: Sequence[Scored]) -> None:
-    """Quantiles of measured / predicted by engine, evidence, metric and region, for ``planner.serving.bands``.
-
-    The later H200 runs stay out, so that the coverage of the intervals can be checked on them.
-    """
-    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
-    kinds: dict[str, int] = defaultdict(int)
-    for s in scored:
-        if s.row.kind == "h200_runs" or not s.ratio:
-            continue
-        kinds[s.row.kind] += 1
-        for metric, ratio in s.ratio.items():
-            for engine in (s.row.request["engine"], "any"):
-                for where in (s.region, "any"):
-                    groups[(engine, s.evidence, metric, where)].append(1.0 / ratio)
-    entries = [
-        {
-            "engine": engine,
-            "evidence": evidence,
-            "metric": metric,
-            "region": region,
-            "rows": len(values),
-            "q10": round(_quantile(values, 0.1), 4),
-            "q50": round(_quantile(values, 0.5), 4),
-            "q90": round(_quantile(values, 0.9), 4),
-        }
-        for (engine, evidence, metric, region), values in sorted(groups.items())
-    ]
-    known = {(e["evidence"], e["metric"]) for e in entries if e["engine"] == e["region"] == "any"}
-    for evidence in ("silicon", "extrapolated", "roofline"):
-        for metric in METRICS:
-            if (evidence, metric) not in known:
-                raise SystemExit(f"no rows of {evidence} evidence for {metric}: residuals not written")
-    text = {
-        "source": "python -m benchmarks accuracy latency --write-residuals; rows: benchmarks/data/measured",
-        "rows": dict(sorted(kinds.items())),
-        "entries": entries,
-    }
-    RESIDUALS.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {len(entries)} entries to {RESIDUALS}")
+              f" {s.row.load_label}: {ratios} [{s.evidence}] {explanation(s)}")  # fmt: skip
 
 
 def _dumped(s: Scored) -> dict[str, Any]:
@@ -221,21 +180,12 @@ def _dumped(s: Scored) -> dict[str, Any]:
     }
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
-
-
 def run(argv: list[str]) -> dict[str, Any]:
     """Score the rows and print the tables; returns the summary by kind of row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy latency")
     parser.add_argument("--limit", type=int, default=0, help="at most so many rows of each kind, evenly picked")
-    parser.add_argument("--kind", choices=("serving", "offline", "h200", "h200_runs"), help="only this kind of row")
+    parser.add_argument("--kind", choices=KINDS, help="only this kind of row")
     parser.add_argument("--unstated", choices=("mean", "p50"), default="mean", help="statistic of rows that do not say")
-    parser.add_argument("--launch-settings", action="store_true", help="add settings of the public launch scripts")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
     parser.add_argument("--write-residuals", action="store_true")
@@ -243,10 +193,12 @@ def run(argv: list[str]) -> dict[str, Any]:
     options = parser.parse_args(argv)
     rows: list[MeasuredRow] = []
     for name, load in (
-        ("serving", lambda: serving_rows(options.unstated, launch_settings=options.launch_settings)),
+        ("serving", lambda: serving_rows(options.unstated, settings=True)),
+        ("serving_stated", lambda: serving_rows(options.unstated)),
         ("offline", offline_rows),
         ("h200", h200_rows),
         ("h200_runs", own_rows),
+        ("disagg", lambda: disagg_rows(options.unstated)),
     ):
         if options.kind in (None, name):
             found = load()
@@ -254,17 +206,19 @@ def run(argv: list[str]) -> dict[str, Any]:
             rows.extend(found[::every])
     scored = score_all(rows, options.jobs)
     print_tables(scored)
-    print_worst(scored)
+    print_worst([s for s in scored if s.row.kind not in ("serving_stated", "disagg")] or scored)
+    held = cross_validated(scored)
     if options.dump:
         with options.dump.open("w", encoding="utf-8") as out:
             for s in scored:
                 out.write(json.dumps(_dumped(s)) + "\n")
     if options.write_residuals:
-        write_residuals(scored)
-    kinds = sorted({s.row.kind for s in scored})
-    result: dict[str, Any] = {kind: summary([s for s in scored if s.row.kind == kind]) for kind in kinds}
+        write(scored)
+    seen = sorted({s.row.kind for s in scored})
+    result: dict[str, Any] = {kind: summary([s for s in scored if s.row.kind == kind]) for kind in seen}
     if options.peer:
         from benchmarks.accuracy.peer import compare
 
-        result["aiconfigurator"] = compare([s for s in scored if s.status == "ok"])
+        result["aiconfigurator"] = compare([s for s in scored if s.status == "ok" and s.row.kind != "serving_stated"])
+    result["intervals_cross_validated"] = held
     return result

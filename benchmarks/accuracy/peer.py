@@ -156,4 +156,6 @@ def compare(scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def _mean(tokens: Any) -> int:
-    return int(tokens) if isinstance(tokens, int) else round((tokens["low"] + tokens["high"]) / 2)
+    if isinstance(tokens, int):
+        return tokens
+    return round(tokens["mean"] if "mean" in tokens else (tokens["low"] + tokens["high"]) / 2)

@@ -3,6 +3,9 @@
 The ``aic_silicon`` rows do not say whether TTFT and TPOT are means or medians. They are means: in a closed loop of 64
 and 8192/1024 tokens the published TTFT (1.8 s) is four times what a steady queue allows and matches the mean over ten
 rounds that start with all prompts at once; so it is for every concurrency. ``--unstated`` chooses the statistic.
+
+ShareGPT prompts and answers are chat turns of a few to some thousand tokens, of which the rows publish the means. Their
+spread is read as large as their mean (an exponential distribution); equal lengths would end all answers together.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.accuracy.published import published
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
 OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
@@ -39,6 +44,7 @@ FAMILIES = (
     "gemma",
     "glm",
 )
+POOL = re.compile(r"workers=(\d+) tp=(\d+) dp=(\d+) ep=(\d+)")
 OFFLINE_SOURCES = ("v0.14.0", "v0.20", "v1.0", "post-1.0")
 TTFT_STATS = (("ttft_ms_p50", "p50"), ("ttft_ms", "unstated"), ("ttft_ms_mean", "mean"))
 TPOT_STATS = (("tpot_ms_p50", "p50"), ("tpot_ms", "unstated"), ("tpot_ms_mean", "mean"))
@@ -51,14 +57,11 @@ class MeasuredRow:
     row_id: str
     source: str
     family: str
-    kind: str  # serving, offline, static, h200, h200_runs
+    kind: str  # serving, serving_stated, offline, static, h200, h200_runs
     request: dict[str, Any]
     measured: dict[str, tuple[float, str]]
     notes: str = ""
     load_label: str = field(default="", compare=False)
-    ttft_from_queue: bool = False
-    """TTFT counts from when the load generator takes a request up, before one of its slots is free: one gap between
-    completions more than a client sees."""
 
 
 def number(text: str) -> float | None:
@@ -89,10 +92,10 @@ def _whole(row: dict[str, str], key: str) -> int | None:
     return None if value is None else int(value)
 
 
-def serving_rows(unstated: str = "mean", *, launch_settings: bool = False) -> list[MeasuredRow]:
+def serving_rows(unstated: str = "mean", *, settings: bool = False) -> list[MeasuredRow]:
     """Aggregated serving under a closed or open load: the comparable rows.
 
-    ``launch_settings`` adds what InferenceX's public launch scripts set and the rows do not carry.
+    ``settings`` adds what the row's source publishes beside the row, see ``published``.
     """
     rows = []
     for row in _read("serving_results.csv.gz"):
@@ -123,12 +126,11 @@ def serving_rows(unstated: str = "mean", *, launch_settings: bool = False) -> li
                 row_id=row["row_id"],
                 source=row["source_id"],
                 family=family(row["model"]),
-                kind="serving",
-                request={**_request(row, load), **(_inferencex(row, load) if launch_settings else {})},
+                kind="serving" if settings else "serving_stated",
+                request={**_request(row, load), **(published(row, load) if settings else {})},
                 measured=measured,
                 notes=row["notes"],
                 load_label=f"{row['isl']}/{row['osl']} {row['load_type']} {row['concurrency'] or row['request_rate']}",
-                ttft_from_queue=launch_settings and _from_queue(row),
             )
         )
     return rows
@@ -171,40 +173,59 @@ def _request(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     return request
 
 
-def _from_queue(row: dict[str, str]) -> bool:
-    """NVIDIA's TensorRT-LLM rows: their TTFT grows with the output length over the concurrency, by nine tenths of E2E /
-    concurrency at 8 clients. No server does that; a load generator that stamps a request before its slot is free does.
-    """
-    return row["source_id"] == "aic_silicon:nvidia_gap_analysis" and row["engine"] == "tensorrt_llm"
-
-
-def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
-    """Settings of SemiAnalysisAI/InferenceX ``benchmarks/*.sh`` for these models (Apache-2.0; facts only)."""
-    if row["source_id"] != "aic_silicon:inferencex":
-        return {}
-    clients = load.get("concurrency", 0)
-    model = row["model"].lower()
-    if row["engine"] == "tensorrt_llm":
-        return {
-            "kv_cache_dtype": "fp8",
-            "free_gpu_memory_fraction": 0.75 if row["gpu"].startswith("H") else 0.8,
-            "max_num_batched_tokens": max(8192, (clients + int(number(row["isl"]) or 0) + 127) // 64 * 64),
-            "load": {**load, "stream_interval": 10},
-        }
-    if "llama" in model:
-        return {"kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9, "max_num_batched_tokens": 8192}
-    if "gpt-oss" in model:
-        return {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 8192, "max_num_seqs": clients}
-    if "kimi" in model:
-        return {"gpu_memory_utilization": 0.95, "max_num_seqs": clients}
-    return {"gpu_memory_utilization": 0.95} if "minimax" in model else {}
-
-
 def _tokens(row: dict[str, str], key: str) -> Any:
     nominal = number(row[key]) or 1.0
+    if row["dataset"] == "ShareGPT":
+        return {"mean": nominal, "sd": nominal}
     if "isl_randomised_0.8-1.0" in row["quality"]:
         return {"low": max(1, round(0.8 * nominal)), "high": round(nominal)}
     return max(1, round(nominal))
+
+
+def disagg_rows(unstated: str = "mean") -> list[MeasuredRow]:
+    """Disaggregated serving, where the row says how many instances of which shape each pool has.
+
+    370 of the 482 vLLM and TensorRT-LLM rows do not. None says whether multi-token prediction was on, and most are of
+    Dynamo images, whose engine version is not given: predicted without speculation, on the default version.
+    """
+    rows = []
+    for row in _read("serving_results.csv.gz"):
+        pools = {name: POOL.search(row["notes"], row["notes"].find(name)) for name in ("prefill", "decode")}
+        load = _load(row)
+        if row["serving_mode"] != "disagg" or row["engine"] not in ("vllm", "tensorrt_llm") or load is None:
+            continue
+        if not all(pools.values()) or "wip" in row["quality"]:
+            continue
+        roles = {}
+        for name, found in pools.items():
+            count, *sizes = (max(1, int(text)) for text in found.groups()) if found else (1,)
+            roles[name] = {"instances": count, **dict(zip(("tp", "dp", "ep"), sizes, strict=True))}
+        measured = {}
+        for metric, stats in (("ttft", TTFT_STATS), ("tpot", TPOT_STATS)):
+            for column, stat in stats:
+                value = number(row[column])
+                if value and metric not in measured:
+                    measured[metric] = (value, unstated if stat == "unstated" else stat)
+        rows.append(
+            MeasuredRow(
+                row_id=row["row_id"],
+                source=row["source_id"],
+                family=family(row["model"]),
+                kind="disagg",
+                request={**_request(row, load), "disagg": roles},
+                measured=measured,
+                notes=row["notes"],
+                load_label=f"{row['isl']}/{row['osl']} {row['concurrency']} {_pool_words(roles)}",
+            )
+        )
+    return rows
+
+
+def _pool_words(roles: dict[str, dict[str, int]]) -> str:
+    shapes = (
+        (role["instances"], "dp" if role["dp"] > 1 else "tp", max(role["dp"], role["tp"])) for role in roles.values()
+    )
+    return " + ".join(f"{count}x{kind}{size}" for count, kind, size in shapes)
 
 
 def offline_rows() -> list[MeasuredRow]:

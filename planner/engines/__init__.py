@@ -42,9 +42,12 @@ def resolve(
     version = settings.version or DEFAULT_VERSION[settings.engine]
     version_key(version)
     _check_positive(settings, expected_len)
-    if settings.engine is EngineName.VLLM:
-        return vllm.resolve(settings, model, gpu, version, expected_len)
-    return tensorrt_llm.resolve(settings, model, gpu, version, expected_len)
+    fill_in = vllm.resolve if settings.engine is EngineName.VLLM else tensorrt_llm.resolve
+    resolved = fill_in(settings, model, gpu, version, expected_len)
+    resolved.origin["version"] = (
+        vllm.USER if settings.version else "the version that the operator data were measured on"
+    )
+    return resolved
 
 
 def _check_positive(settings: EngineSettings, expected_len: int | None) -> None:

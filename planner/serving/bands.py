@@ -1,18 +1,25 @@
 """80 % intervals of predictions, from the residuals of the accuracy benchmark.
 
 ``data/residuals.json`` holds, by engine, evidence, metric and load region, the 10 % and 90 % quantiles of measured /
-predicted over the benchmark's rows; ``python -m benchmarks accuracy latency --write-residuals`` writes it. Where an
-engine has too few rows those of all engines stand. A calibrated step model carries its own spread instead.
-Regions: ``light`` (mean batch below 8), ``medium`` (below 64), ``heavy``, ``saturated``.
+predicted over the benchmark's rows; ``python -m benchmarks accuracy latency --write-residuals`` writes it. Rows of runs
+of which nothing is left to guess and rows whose source publishes the settings stand apart from those that hide them
+(``StepModel.engine``, by ``planner.steptime.build.residuals_of``).
+Where a group has too few rows those of its engine stand, then those of all engines. A calibrated step model carries its
+own spread instead. Regions: ``light`` (mean batch below 8), ``medium`` (below 64), ``heavy``, ``saturated``, and
+``offline`` for batches without a front end.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
+
+import numpy as np
 
 from planner.evidence import Evidence, Interval
 from planner.serving.types import SimResult
@@ -32,16 +39,32 @@ class Factors:
     high: float
 
 
+Table = Mapping[tuple[str, str, str, str], tuple[int, Factors]]
+"""(engine, evidence, metric, region) -> rows and their factors."""
+
+
 @cache
-def _table() -> dict[tuple[str, str, str, str], tuple[int, Factors]]:
+def _table() -> Table:
     text = resources.files("planner.serving").joinpath("data/residuals.json").read_text(encoding="utf-8")
+    return as_table(json.loads(text)["entries"])
+
+
+def as_table(entries: Iterable[Mapping[str, Any]]) -> Table:
+    """Entries of ``residuals.json`` by their key."""
     return {
         (entry["engine"], entry["evidence"], entry["metric"], entry["region"]): (
             entry["rows"],
             Factors(entry["q10"], entry["q90"]),
         )
-        for entry in json.loads(text)["entries"]
+        for entry in entries
     }
+
+
+def quantiles(residuals: Sequence[float]) -> Factors:
+    """The 10 % and the 90 % quantile, moved outwards by half their standard error: a few rows tell less of a tenth."""
+    level = max(0.0, 0.1 - 0.5 * math.sqrt(0.1 * 0.9 / len(residuals)))
+    low, high = np.quantile(np.asarray(residuals, dtype=np.float64), (level, 1.0 - level))
+    return Factors(float(low), float(high))
 
 
 def region(result: SimResult) -> str:
@@ -62,11 +85,18 @@ def calibrated_log_sd(step: StepModel, metric: str) -> float | None:
 
 
 def factors(
-    evidence: Evidence, metric: str, where: str, residual_log_sd: float | None = None, *, engine: str = ""
+    evidence: Evidence,
+    metric: str,
+    where: str,
+    residual_log_sd: float | None = None,
+    *,
+    engine: str = "",
+    table: Table | None = None,
 ) -> Factors:
     """The factors for one prediction. ``residual_log_sd`` of a calibration replaces the table for its evidence.
 
-    In order of preference: this engine in this region, this engine anywhere, all engines in this region, all engines.
+    In order of preference: this group of runs in this region, this group anywhere, its engine in this region, its
+    engine anywhere, all engines in this region, all engines. ``table`` other residuals than the shipped ones.
     """
     if residual_log_sd is not None:
         spread = 1.2816 * max(residual_log_sd, 0.01)  # the normal quantile of 90 %
@@ -74,19 +104,20 @@ def factors(
     level = Evidence.SILICON if evidence in (Evidence.MEASURED, Evidence.CALIBRATED) else evidence
     if level is Evidence.EMULATED:
         level = Evidence.ROOFLINE
+    known = _table() if table is None else table
     saturated = where == "saturated"
-    for who in (engine, _ANY):
-        found = _enough(who, level, metric, where)
+    for who in dict.fromkeys((engine, engine.partition(",")[0], _ANY)):
+        found = _enough(known, who, level, metric, where)
         if found is not None:
             return found
-        if (anywhere := _enough(who, level, metric, _ANY)) is not None and who != _ANY:
+        if (anywhere := _enough(known, who, level, metric, _ANY)) is not None and who != _ANY:
             return _doubled(anywhere) if saturated else anywhere
-    anywhere = _table()[(_ANY, level.value, metric, _ANY)][1]
+    anywhere = known[(_ANY, level.value, metric, _ANY)][1]
     return _doubled(anywhere) if saturated else anywhere
 
 
-def _enough(engine: str, level: Evidence, metric: str, where: str) -> Factors | None:
-    found = _table().get((engine, level.value, metric, where))
+def _enough(table: Table, engine: str, level: Evidence, metric: str, where: str) -> Factors | None:
+    found = table.get((engine, level.value, metric, where))
     return found[1] if found is not None and found[0] >= MIN_ROWS else None
 
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from planner.calibration import CalibrationFactor
 from planner.catalog.types import GpuSpec
-from planner.engines.types import EngineName, ResolvedSettings
+from planner.engines.types import DEFAULT_VERSION, EngineName, ResolvedSettings
+from planner.engines.vllm import USER
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
+from planner.steptime.efficiency import family
 from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time
 from planner.steptime.graph import MlaOp, MoeOp, RankGraph, build_graph
 from planner.steptime.roofline import RooflineSource
@@ -26,7 +28,7 @@ from planner.steptime.tables import (
     Sampled,
     sample,
 )
-from planner.steptime.types import StepModel, StepTables
+from planner.steptime.types import AS_MEASURED, SETTINGS_STATED, StepModel, StepTables
 from planner.steptime.variants import vary
 
 
@@ -41,7 +43,7 @@ def build(
     """
     graph = build_graph(model, resolved, gpu)
     sampled = _sampled(graph, gpu, resolved.engine)
-    step = _assemble(vary(sampled, resolved, graph.layers), resolved, graph)
+    step = _assemble(vary(sampled, resolved, graph.layers), resolved, graph, gpu)
     factor = calibrated.matching(
         calibrations,
         engine=resolved.engine.value,
@@ -84,7 +86,34 @@ def launch_ms(graph: RankGraph, resolved: ResolvedSettings) -> float:
     return layers + each.experts_ms * sum(op.count for op in experts) + each.narrow_experts_ms * narrow
 
 
-def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph) -> StepModel:
+_SPEED_SETTINGS = (
+    "kv_cache_dtype",
+    "gpu_memory_utilization",
+    "free_gpu_memory_fraction",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "cuda_graph_sizes",
+)
+_ENOUGH_SETTINGS = 3
+"""So many of them stated: the user describes a launch command rather than a model on a GPU."""
+
+
+def residuals_of(sampled: Sampled, resolved: ResolvedSettings, gpu: GpuSpec) -> str:
+    """Whose residuals the bands are made of: the engine's, those of runs whose settings are known, or those of runs of
+    which nothing is left to guess.
+
+    The last are our own: the version is stated and is that of the operator data, a dense model on one Hopper GPU.
+    """
+    engine = resolved.engine.value
+    stated = resolved.origin.get("version") == USER and resolved.version == DEFAULT_VERSION[resolved.engine]
+    known = stated and family(gpu) == "hopper" and set(sampled.operators) <= {"gemm", "attention", "glue"}
+    if known:
+        return f"{engine}, {AS_MEASURED}"
+    named = sum(resolved.origin.get(name) == USER for name in _SPEED_SETTINGS)
+    return f"{engine}, {SETTINGS_STATED}" if named >= _ENOUGH_SETTINGS else engine
+
+
+def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph, gpu: GpuSpec) -> StepModel:
     host = (host_time(resolved), rank_time(resolved))
     by_sequence = sum((h.per_sequence_ms * np.minimum(SEQUENCES, h.up_to) for h in host), np.zeros_like(SEQUENCES))
     beside = host_floor(resolved)
@@ -114,5 +143,5 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph) ->
         max_decode_kv_in_range=sampled.max_decode_kv,
         notes=sampled.notes,
         operators=sampled.operators,
-        engine=resolved.engine.value,
+        engine=residuals_of(sampled, resolved, gpu),
     )

@@ -21,6 +21,11 @@ from planner.evidence import Evidence
 
 F64 = NDArray[np.float64]
 
+AS_MEASURED = "as measured"
+"""Marks the residuals of runs of which nothing is left to guess, behind the engine's name."""
+SETTINGS_STATED = "settings stated"
+"""Marks those of runs whose engine settings are known."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepTables:
@@ -141,7 +146,7 @@ class StepModel:
     notes: tuple[str, ...] = ()
     operators: dict[str, Evidence] = field(default_factory=dict)  # evidence by operator family
     factors: dict[str, float] = field(default_factory=dict)  # calibration factors applied, by name
-    engine: str = ""  # whose residuals the bands are made of; empty: those of all engines
+    engine: str = ""  # whose residuals the bands are made of (``build.residuals_of``); empty: those of all engines
 
     def decode_ms(self, batch: int, kv_tokens: float) -> float:
         """See ``StepTime.decode_ms``."""

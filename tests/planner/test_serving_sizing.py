@@ -157,6 +157,25 @@ def test_an_engine_with_rows_enough_has_bands_of_its_own() -> None:
     assert bands.factors(Evidence.SILICON, "ttft", "any", engine="another") == everyone
 
 
+def test_runs_of_which_nothing_is_hidden_have_narrower_bands() -> None:
+    known, hidden = (
+        bands.factors(Evidence.SILICON, "tpot", "any", engine=name) for name in ("vllm, as measured", "vllm")
+    )
+    assert known.high / known.low < hidden.high / hidden.low
+    # a group without rows has those of its engine
+    other, engine = (
+        bands.factors(Evidence.SILICON, "ttft", "any", engine=name)
+        for name in ("tensorrt_llm, as measured", "tensorrt_llm")
+    )
+    assert other == engine
+
+
+def test_few_rows_tell_less_of_a_tenth() -> None:
+    few, many = (bands.quantiles(np.linspace(0.5, 1.5, count).tolist()) for count in (20, 2000))
+    assert few.low < many.low < 0.61
+    assert few.high > many.high > 1.39
+
+
 def test_open_loop_bands_widen_towards_saturation() -> None:
     top = largest_load(INSTANCE, Load("open", rate_per_s=1), *CHAT, slo=(SloTarget("e2e", "p99", 1e9),)).rate_per_s
 

@@ -262,3 +262,12 @@ def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:
     dense = step("Qwen/Qwen3-0.6B", H200)
     assert dense.mixed_ms(1024, 0, 1.0) == pytest.approx(16.0, rel=0.1)
     assert dense.mixed_ms(256, 0, 1.0) < 10.0  # a captured size
+
+
+def test_bands_are_made_of_the_residuals_of_like_runs() -> None:
+    assert step("Qwen/Qwen3-8B", H200).engine == "vllm"
+    assert step("Qwen/Qwen3-8B", H200, version="0.24.0").engine == "vllm, as measured"
+    assert step("Qwen/Qwen3-8B", H200, version="0.18.0").engine == "vllm"  # another version than the operators'
+    assert step("openai/gpt-oss-120b", H200, version="0.24.0").engine == "vllm"  # experts: no such run of ours
+    launch = {"max_num_seqs": 64, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9}
+    assert step("openai/gpt-oss-120b", H200, **launch).engine == "vllm, settings stated"

@@ -1,0 +1,119 @@
+"""Settings that a row's source publishes beside the row: launch commands, launch scripts, load-generator output.
+
+- SemiAnalysisAI/InferenceX (Apache-2.0): ``benchmarks/**/*.sh`` of the rows' months (2025-10 to 2026-04), a script for
+  each model, precision, GPU and engine.
+- gpustack/gpustack (Apache-2.0): ``docs/performance-lab/*/*.md``, the serving command, kept in the rows' notes, and the
+  load generator's output.
+
+Facts only. A row of another source is read as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+INFERENCEX = "aic_silicon:inferencex"
+GPUSTACK = "gpustack_performance_lab"
+# not --max_seq_len: TensorRT-LLM shortens the context by itself where the pool is too small
+_FLAGS = {
+    "--max-model-len": ("max_model_len", int),
+    "--max-num-batched-tokens": ("max_num_batched_tokens", int),
+    "--max_num_tokens": ("max_num_batched_tokens", int),
+    "--max-num-seqs": ("max_num_seqs", int),
+    "--max_batch_size": ("max_num_seqs", int),
+    "--gpu-memory-utilization": ("gpu_memory_utilization", float),
+    "--kv_cache_free_gpu_memory_fraction": ("free_gpu_memory_fraction", float),
+}
+
+
+def published(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    """What to add to the request of ``row``: fields of the estimate contract."""
+    if row["source_id"] == INFERENCEX:
+        return _inferencex(row, load)
+    if row["source_id"] == GPUSTACK:
+        return _gpustack(row, load)
+    return {}
+
+
+def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    clients = int(load.get("concurrency", 0))
+    prompt = int(float(row["isl"]))
+    model, blackwell = row["model"].lower(), not row["gpu"].startswith("H")
+    if row["engine"] == "tensorrt_llm":
+        return _inferencex_tensorrt(row, load, clients, prompt, blackwell)
+    if "llama" in model:
+        # The scripts ask for an FP8 cache everywhere, but the Hopper rows wait for room at 32 and 64 clients as with a
+        # cache of twice the size: read as the engine behaved.
+        found: dict[str, Any] = {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 8192}
+        return (
+            {**found, "max_num_seqs": 512, "kv_cache_dtype": "fp8"} if blackwell else {**found, "max_num_seqs": clients}
+        )
+    if "gpt-oss" in model:
+        found = {
+            "gpu_memory_utilization": 0.9,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 512 if blackwell else clients,
+            "max_cudagraph_capture_size": 2048,
+        }
+        return found if blackwell else {**found, "moe_backend": "marlin"}
+    if "minimax" in model and blackwell and row["date"] >= "2026-04-03":
+        return {
+            "kv_cache_dtype": "fp8",
+            "gpu_memory_utilization": 0.9,
+            "max_num_batched_tokens": 2 * prompt,
+            "max_cudagraph_capture_size": 2048,
+            "load": {**load, "stream_interval": 20},
+        }
+    if "minimax" in model:
+        return {"gpu_memory_utilization": 0.95, "block_tokens": 32}
+    if "kimi" in model:
+        found = {"max_num_seqs": clients, "gpu_memory_utilization": 0.9 if row["precision"] == "fp4" else 0.95}
+        if row["precision"] == "fp4" and row["date"] >= "2026-04-20":
+            found.update(
+                kv_cache_dtype="fp8",
+                max_num_batched_tokens=2 * prompt,
+                max_cudagraph_capture_size=2048,
+                load={**load, "stream_interval": 20},
+            )
+        return found
+    return {}
+
+
+def _inferencex_tensorrt(
+    row: dict[str, str], load: dict[str, Any], clients: int, prompt: int, blackwell: bool
+) -> dict[str, Any]:
+    """TensorRT-LLM: messages of 10 tokens (20 for gpt-oss), padded graphs, a step that holds a whole prompt."""
+    if "gpt-oss" in row["model"].lower():
+        return {
+            "kv_cache_dtype": "fp8" if blackwell else "bf16",
+            "free_gpu_memory_fraction": 0.85,
+            "max_num_batched_tokens": 20000,
+            "max_num_seqs": 512 if blackwell else clients,
+            "max_cudagraph_capture_size": clients,
+            "load": {**load, "stream_interval": 20},
+        }
+    attention_dp = row["dp"] not in ("", "1")
+    found: dict[str, Any] = {
+        "kv_cache_dtype": "fp8",
+        "free_gpu_memory_fraction": 0.8 if blackwell else 0.75,
+        "max_num_batched_tokens": max(8192, (clients + prompt + 127) // 64 * 64),
+        "max_cudagraph_capture_size": max(1, clients // 4 if attention_dp else clients) if blackwell else 128,
+        "load": {**load, "stream_interval": 10},
+    }
+    if blackwell and not attention_dp:
+        found["moe_backend"] = "TRTLLM"
+    return found
+
+
+def _gpustack(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    """The flags of the serving command. Runs of 100 ShareGPT prompts say ``Maximum request concurrency: 4``."""
+    command = row["notes"].rpartition("cmd: ")[2]
+    found: dict[str, Any] = {}
+    for flag, (name, kind) in _FLAGS.items():
+        match = re.search(rf"{flag}[ =]([0-9.]+)", command)
+        if match:
+            found[name] = kind(match.group(1))
+    if row["dataset"] == "ShareGPT" and row["num_prompts"] == "100":
+        found["load"] = {**load, "concurrency": 4}
+    return found

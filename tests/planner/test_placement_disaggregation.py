@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from fleet_samples import L40S, candidate, node, request, unit_candidate, workload
 
 from planner.catalog import get_model
+from planner.errors import InputError
+from planner.fleet_file import parse_fleet
 from planner.jsonio import from_json, to_json
 from planner.placement.candidates import candidates
 from planner.placement.check import check
@@ -182,3 +185,11 @@ def test_the_checker_sees_what_is_wrong_with_a_unit(placed) -> None:
 
 def test_an_aggregated_candidate_has_no_pools() -> None:
     assert candidate("chat", 1.0).disagg is None
+
+
+def test_a_fleet_file_can_leave_units_out() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "fleet.yaml").read_text(encoding="utf-8")
+    assert parse_fleet(text).disaggregate
+    assert not parse_fleet(text + "\ndisaggregate: false\n").disaggregate
+    with pytest.raises(InputError, match="disaggregate"):
+        parse_fleet(text + "\ndisaggregate: maybe\n")

@@ -80,8 +80,9 @@ def session_set(
 
     A session ends early when its context would pass ``max_len``. Open: sessions arrive at the rate that gives
     ``rate_per_s`` requests; what is sent in the first life of a session, and after the last session came, is not
-    measured. Closed: each client's first session is met at a turn drawn at random. Raises InputError naming the field
-    that makes no sense and InfeasibleError when a first turn is longer than ``max_len``.
+    measured. Closed: a benchmark of a stated number of requests begins with first turns; a service that runs on is met
+    in the middle, each client's first session at a turn drawn at random. Raises InputError naming the field that makes
+    no sense and InfeasibleError when a first turn is longer than ``max_len``.
     """
     check_sessions(load)
     rng = np.random.default_rng(seed)
@@ -105,7 +106,7 @@ def session_set(
         )
     turn = np.arange(new.size) - first[session]
     keep = fits.copy()
-    if load.kind == "closed":
+    if load.kind == "closed" and load.requests is None:
         lengths = np.bincount(session[fits], minlength=turns.size)
         met = np.zeros(turns.size, dtype=np.int64)
         met[: load.concurrency] = (rng.random(min(load.concurrency, turns.size)) * lengths[: load.concurrency]).astype(

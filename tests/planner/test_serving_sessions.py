@@ -18,6 +18,7 @@ from planner import catalog
 from planner.catalog import get_gpu, get_model
 from planner.engines import EngineName, EngineSettings, resolve
 from planner.errors import InfeasibleError, InputError
+from planner.estimate import estimate
 from planner.memory import ledger
 from planner.serving import Instance, Lengths, Load, simulate
 from planner.serving import state as k
@@ -263,3 +264,41 @@ def test_an_unbounded_cache_finds_what_the_trace_repeats() -> None:
     found = run_requests(step_model(), caching(10_000_000), requests)
     repeated = catalog.get_trace("mooncake_synthetic").prefix_hit
     assert found.prefix_hit == pytest.approx(repeated, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("run", "clients", "requests"), [("q8b_sessions32", 32, 576), ("q8b_small_sessions16", 16, 288)]
+)
+def test_sessions_on_an_h200_are_predicted(run: str, clients: int, requests: int) -> None:
+    """Real vLLM with a pool that holds all sessions, and with one that does not (benchmarks/data/h200_runs).
+
+    Measured after the model was made.
+    """
+    data = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_runs" / "worker.csv"
+    with data.open(encoding="utf-8", newline="") as source:
+        row = next(row for row in csv.DictReader(source) if row["run"] == run)
+    found = estimate(
+        {
+            "id": run,
+            "model": row["model"],
+            "gpu": "H200",
+            "engine": "vllm",
+            "engine_version": "0.24.0",
+            "max_model_len": 8192,
+            "gpu_memory_utilization": float(row["gpu_memory_utilization"]),
+            "input_tokens": int(row["isl"]),
+            "output_tokens": int(row["osl"]),
+            "load": {"kind": "closed", "concurrency": clients, "requests": requests, "turns": int(row["turns"])},
+        }
+    )["perf"]
+    assert found["tpot_ms"]["mean"] == pytest.approx(float(row["mean_tpot_ms"]), rel=0.05)
+    assert found["output_tok_per_s"] == pytest.approx(float(row["output_tok_s"]), rel=0.08)
+    assert found["ttft_ms"]["mean"] == pytest.approx(float(row["mean_ttft_ms"]), rel=0.16)
+    if row["prefix_hit"]:
+        assert found["prefix_hit"] == pytest.approx(float(row["prefix_hit"]), abs=0.03)
+
+
+def test_a_benchmark_of_sessions_begins_with_first_turns() -> None:
+    alone = Load("closed", concurrency=1, requests=6, turns=fixed(6))
+    found = simulate(INSTANCE, alone, fixed(512), fixed(128))
+    assert found.prefix_hit == pytest.approx(9520 / 12672)  # five turns find 640 k tokens each, less a block not full

@@ -41,8 +41,9 @@ HANDOVER_STEPS = {EngineName.VLLM: 1.5, EngineName.TENSORRT_LLM: 0.5}
 
 ONE_TOKEN = Lengths("fixed", value=1)
 _TICK_MS = 1e-6
-_SETTLED_MS = 0.05
-_EXTRA_ROUNDS = 2
+_SETTLED_MS = 1.0
+MAX_RUNS = 20
+"""Runs of a closed loop at most."""
 
 
 @dataclass(frozen=True)
@@ -234,25 +235,32 @@ class _Pools:
 def _closed(pools: _Pools) -> _Run:
     """A closed loop: each client's next request follows its last answer.
 
-    Send times and answers are found in turn until they agree; each turn settles at least one more round of answers.
+    Send times are those that the answers of the run before imply, until they agree. What was sent first is settled
+    first: each run settles at least one more round of answers, and most settle many.
     """
     requests, clients = pools.requests, pools.requests.first_issued
-    rounds = -(-requests.size // clients)
-    index = np.arange(requests.size)
-    guess = pools.step_ms * float(requests.outputs.mean())
-    sent: F64 = (index // clients) * guess + index * _TICK_MS
+    pauses = pools.turnaround + requests.think_ms
+    e2e = np.full(requests.size, pools.step_ms * float(requests.outputs.mean()))
+    sent = _follow(e2e, pauses, clients)
     run = pools.run(sent)
-    for _ in range(rounds + _EXTRA_ROUNDS):
-        follows = np.zeros(requests.size)
-        ends = run.sent + run.e2e
-        follows[clients:] = ends[:-clients] + pools.turnaround + requests.think_ms[clients:]
-        follows[:clients] = index[:clients] * _TICK_MS
-        settled = float(np.abs(follows - sent).max()) < _SETTLED_MS
-        if settled:
+    for _ in range(min(-(-requests.size // clients) + 1, MAX_RUNS)):
+        follows = _follow(run.e2e, pauses, clients)
+        if float(np.abs(follows - sent).mean()) < _SETTLED_MS:
             break
         sent = follows
         run = pools.run(sent)
     return run
+
+
+def _follow(e2e: F64, pauses: F64, clients: int) -> F64:
+    """When each request is sent: the i-th of a client after its answer before and a pause."""
+    sent = np.arange(e2e.size) * _TICK_MS
+    for start in range(clients, e2e.size, clients):
+        size = min(clients, e2e.size - start)
+        last = slice(start - clients, start - clients + size)
+        here = slice(start, start + size)
+        sent[here] = sent[last] + e2e[last] + pauses[here]
+    return sent
 
 
 def _stage(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import yaml
 
@@ -37,14 +37,19 @@ MAX_TRACE_SAMPLES = 20_000
 MAX_NODES = 20_000
 _TOP = (
     "name", "mode", "sites", "pools", "workloads", "purchase", "limits", "operations", "api_prices", "calibrations",
-    "current", "time_limit_s", "seed", "price_erosion_per_year", "lead_time_months",
+    "current", "time_limit_s", "seed", "price_erosion_per_year", "lead_time_months", "objective", "orchestrators",
+    "share_gpus",
     "disaggregate",
 )  # fmt: skip
 _POOL = (
     "name", "site", "node_type", "gpu", "gpus", "nvlink_domain", "count", "price", "state", "busy_gpus", "tenant",
-    "failure_domain", "failure_domains", "network_gb_s", "allowed_engines", "nodes",
+    "failure_domain", "failure_domains", "network_gb_s", "allowed_engines", "nodes", "orchestrator", "cluster",
+    "partition", "min_replica_gpus", "slices", "reserved_for",
 )  # fmt: skip
-_NODE = ("name", "state", "busy_gpus", "tenant", "failure_domain", "allowed_engines")
+_NODE = (
+    "name", "state", "busy_gpus", "tenant", "failure_domain", "allowed_engines", "orchestrator", "cluster", "partition",
+    "min_replica_gpus", "slices", "reserved_for",
+)  # fmt: skip
 _PURCHASE = (
     "name",
     "site",
@@ -89,7 +94,10 @@ def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
         workloads=tuple(
             _workload(w, f"workloads[{i}]") for i, w in enumerate(_list(top.get("workloads"), "workloads"))
         ),
-        mode=from_json(_MODE, top.get("mode", "owned"), "mode"),
+        mode=from_json(_HINTS["mode"], top.get("mode", "owned"), "mode"),
+        objective=from_json(_HINTS["objective"], top.get("objective", "new_spend"), "objective"),
+        orchestrators=_orchestrators(top.get("orchestrators", ["none", "kubernetes", "slurm"])),
+        share_gpus=from_json(bool, top.get("share_gpus", True), "share_gpus"),
         energy=next((energy for energy in sites.values() if energy is not None), None),
         calibrations=_records(CalibrationFactor, top, "calibrations"),
         current=_records(Placement, top, "current"),
@@ -105,7 +113,18 @@ def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
     )
 
 
-_MODE = get_type_hints(PlanRequest)["mode"]
+_HINTS = get_type_hints(PlanRequest)
+_OWNERS = get_args(get_type_hints(PlanNode)["orchestrator"])
+
+
+def _orchestrators(value: Any) -> tuple[str, ...]:
+    found = tuple(_text(item, f"orchestrators[{i}]") for i, item in enumerate(_list(value, "orchestrators")))
+    for i, name in enumerate(found):
+        if name not in _OWNERS:
+            raise InputError(
+                "unknown orchestrator", field=f"orchestrators[{i}]", value=name, remedy=f"Use: {', '.join(_OWNERS)}."
+            )
+    return found
 
 
 def _share(top: Mapping[str, Any], key: str) -> float:

@@ -117,6 +117,33 @@ def test_what_is_no_fleet_is_refused(text) -> None:
         parse_fleet(text)
 
 
+def test_owners_fences_slices_and_the_objective_are_read() -> None:
+    data = yaml.safe_load(changed("objective", "total_cost"))
+    data |= {"orchestrators": ["none", "slurm"], "share_gpus": False}
+    data["pools"][0] |= {"orchestrator": "slurm", "cluster": "hpc", "partition": "gpu", "min_replica_gpus": 4}
+    data["pools"][0]["slices"] = [{"gpu": 0, "profile": "1g.10gb", "uuid": "MIG-1"}, {"gpu": 0, "profile": "2g.20gb"}]
+    request = parse_fleet(yaml.safe_dump(data))
+    node = request.nodes[0]
+    assert (request.objective, request.orchestrators, request.share_gpus) == ("total_cost", ("none", "slurm"), False)
+    assert (node.orchestrator, node.cluster, node.partition, node.min_replica_gpus) == ("slurm", "hpc", "gpu", 4)
+    assert [(s.gpu, s.profile, s.uuid) for s in node.slices] == [(0, "1g.10gb", "MIG-1"), (0, "2g.20gb", "")]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("objective", "cheapest", "objective"),
+        ("orchestrators", ["nomad"], "orchestrators[0]"),
+        ("pools.0.orchestrator", "nomad", "pools[0].orchestrator"),
+        ("pools.0.slices", [{"profile": "1g.10gb"}], "pools[0].slices[0].gpu"),
+    ],
+)
+def test_wrong_owners_and_slices_name_their_path(path, value, where) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_fleet(changed(path, value))
+    assert caught.value.field == where
+
+
 def test_operations_by_engine() -> None:
     text = changed("operations", {"licence_usd_per_gpu_year": {"tensorrt_llm": 4500}, "start_up_minutes": {"vllm": 3}})
     operations = parse_fleet(text).operations

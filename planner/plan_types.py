@@ -353,6 +353,9 @@ class StrandedReport:
     by_node: dict[str, float] = field(default_factory=dict)
     largest_free_block: int = 0
     free_by_shape: dict[str, int] = field(default_factory=dict)  # largest usable shape in GPUs -> free GPUs
+    free_slices: dict[str, int] = field(default_factory=dict)  # MIG profile -> free slices
+    memory_stranded_gib: float = 0.0  # of the stranded GPUs
+    memory_unused_gib: float = 0.0  # shares of GPUs in use that no engine holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ def consolidate(
     operations: OperationsCosts | None = None,
     max_moves: int = 20,
 ) -> Consolidation:
-    """Propose at most ``max_moves`` moves. Replicas over several nodes, or of unknown candidates, stay in place."""
+    """Propose at most ``max_moves`` moves. Replicas over several nodes, on shared GPUs or of unknown
+    candidates stay in place; none leaves its cluster."""
     by_id = {candidate.id: candidate for candidate in candidates}
     by_name = {workload.name: workload for workload in workloads}
     state = list(placements)
@@ -38,7 +39,7 @@ def consolidate(
     spanning = _spanning(state)
     for node in sorted(nodes, key=lambda n: (_used(state, n.name), n.name)):
         here = [p for p in state if p.node == node.name]
-        movable = all(p.candidate_id in by_id and _key(p) not in spanning | moved for p in here)
+        movable = all(p.candidate_id in by_id and p.sharers == 1 and _key(p) not in spanning | moved for p in here)
         if not here or not movable or len(moves) + len(here) > max_moves:
             continue
         trial = [p for p in state if p.node != node.name]
@@ -85,6 +86,8 @@ def _target(
             continue
         site, tenant = (workload.site, workload.tenant) if workload else ("", "")
         if engine not in node.allowed_engines or site not in ("", node.site) or node.tenant not in ("", tenant):
+            continue
+        if gpus < node.min_replica_gpus or (node.orchestrator, node.cluster) != (source.orchestrator, source.cluster):
             continue
         if not fits_shape(node, gpus, candidate.max_nvlink_domain_needed):
             continue

@@ -236,6 +236,57 @@ def test_gpus_are_not_given_twice(deployment: Deployment, seen_node: Node, opera
     assert third.port != deployment.port
 
 
+def test_an_engine_on_a_slice_sees_that_slice_alone(deployment: Deployment, operator: User, sent: list) -> None:
+    deployment.device = {"slice_profile": "3g.40gb", "slice_index": 0, "slice_uuid": "MIG-7"}
+    deployment.save()
+    services.launch_deployment(actor=operator, deployment=deployment)
+    launch = from_json(LaunchCommand, sent[-1][1]).launch
+    assert (launch.gpu_indexes, launch.env) == ((), {"CUDA_VISIBLE_DEVICES": "MIG-7"})
+
+
+def test_a_slice_is_too_small_for_what_fits_the_whole(deployment: Deployment, operator: User) -> None:
+    deployment.device = {"slice_profile": "1g.10gb", "slice_index": 0, "slice_uuid": "MIG-7"}
+    with pytest.raises(ValidationError, match="does not fit"):
+        services.launch_deployment(actor=operator, deployment=deployment)
+    deployment.device = {"slice_profile": "3g.40gb", "slice_index": 0, "slice_uuid": ""}
+    with pytest.raises(ValidationError, match="has no UUID; discover"):
+        services.launch_deployment(actor=operator, deployment=deployment)
+
+
+def test_engines_share_a_gpu_on_slots_of_their_own(deployment: Deployment, seen_node: Node, operator: User) -> None:
+    other = services.create_deployment(
+        actor=operator, node=seen_node, model_ref=MODEL, engine="vllm",
+        options={"max_model_len": 2048, "gpu_memory_utilization": 0.46},
+    )  # fmt: skip
+    for row, slot in ((deployment, 0), (other, 1)):
+        row.gpu_indexes, row.device = [0], {"sharers": 2, "slot": slot}
+        row.settings = {**row.settings, "gpu_memory_utilization": 0.46}
+        row.save()
+    services.launch_deployment(actor=operator, deployment=deployment)
+    services.launch_deployment(actor=operator, deployment=other)
+    third = services.create_deployment(actor=operator, node=seen_node, model_ref=MODEL, engine="vllm")
+    third.gpu_indexes, third.device = [0], {"sharers": 2, "slot": 1}
+    third.settings = {**other.settings}
+    third.save()
+    with pytest.raises(ValidationError, match="is used by"):
+        services.launch_deployment(actor=operator, deployment=third)
+
+
+def test_memory_shares_of_the_whole_gpu_count_the_neighbours(deployment: Deployment, operator: User) -> None:
+    """Cases M23, M24 and M41: a share is of all memory, and the neighbours' is in use already."""
+    deployment.device = {"sharers": 2, "slot": 0}
+    with pytest.raises(ValidationError, match=r"Only .* GiB are free at start"):
+        services.launch_deployment(actor=operator, deployment=deployment)  # both would ask for 0.92 of it
+
+
+def test_nodes_of_an_orchestrator_are_left_to_it(deployment: Deployment, seen_node: Node, operator: User) -> None:
+    seen_node.orchestrator = "kubernetes"
+    seen_node.save()
+    deployment.refresh_from_db()
+    with pytest.raises(ValidationError, match=r"belongs to Kubernetes.*export the plan"):
+        services.launch_deployment(actor=operator, deployment=deployment)
+
+
 def test_a_node_nobody_has_seen_is_explained(deployment: Deployment, operator: User, local_node: Node) -> None:
     Node.objects.filter(pk=deployment.node_id).update(worker_last_seen_at=None)
     deployment.node.refresh_from_db()

@@ -134,6 +134,39 @@ def test_what_runs_is_current_and_what_is_foreign_is_busy(scenario: Scenario, no
     assert (current.workload, current.candidate_id, current.node, current.gpu_indexes) == ("Chat", "c", "n1", (0, 1))
 
 
+def test_devices_and_owners_reach_the_planner(scenario: Scenario, node: Node) -> None:
+    node.orchestrator, node.cluster, node.partition, node.min_replica_gpus = "slurm", "hpc", "gpu", 2
+    node.save()
+    first, second, third = node.gpus.filter(index__in=[0, 1, 2])
+    first.mig_slices = ["1g.10gb MIG-0", "1g.10gb MIG-1 reserved", "2g.20gb"]
+    second.mig_enabled = True
+    third.state, third.reserved_for = Gpu.State.RESERVED, "training"
+    for gpu in (first, second, third):
+        gpu.full_clean()
+        gpu.save()
+    asked = next(item for item in mapping.plan_request(scenario).nodes if item.name == node.name)
+    assert (asked.orchestrator, asked.cluster, asked.partition, asked.min_replica_gpus) == ("slurm", "hpc", "gpu", 2)
+    assert [(s.gpu, s.profile, s.uuid, s.busy) for s in asked.slices] == [
+        (0, "1g.10gb", "MIG-0", False), (0, "1g.10gb", "MIG-1", True), (0, "2g.20gb", "", False),
+    ]  # fmt: skip
+    assert asked.busy_gpus == (1, 2)
+    assert asked.reserved_for == "training"
+
+
+def test_purchases_are_bounded_as_the_scenario_says(scenario: Scenario, node: Node) -> None:
+    assert mapping.plan_request(scenario).limits is None
+    scenario.mode, scenario.objective, scenario.budget_usd_per_hour = "owned_plus_purchase", "total_cost", Decimal(50)
+    scenario.max_power_kw, scenario.orchestrators, scenario.share_gpus = 40.0, ["none"], False
+    node.node_type.max_power_w, node.node_type.rack_units = 10_200, 8
+    node.node_type.save()
+    asked = mapping.plan_request(scenario)
+    assert asked.limits is not None
+    assert (asked.limits.usd_per_hour, asked.limits.power_kw, asked.limits.rack_units) == (Decimal(50), 40.0, None)
+    assert (asked.objective, asked.orchestrators, asked.share_gpus) == ("total_cost", ("none",), False)
+    (option,) = {(o.power_kw, o.rack_units, o.max_count, o.node.state) for o in asked.purchase_options}
+    assert option == (10.2, 8, None, "planned")
+
+
 def test_active_calibrations_are_used(scenario: Scenario) -> None:
     key = {"engine": "vllm", "gpu": "H100-SXM5-80GB", "model": "m", "precision": "bf16", "samples": 2, "source": "p"}
     Calibration.objects.create(**key, step_factor=1.2, residual_log_sd=0.1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from fleet_samples import H100, L40S, node
+from fleet_samples import H100, L40S, node, request, workload
 
+from planner.catalog import get_gpu
 from planner.fragmentation import WorkloadShape, stranded
-from planner.plan_types import Placement
+from planner.placement.devices import with_slices
+from planner.plan_types import GpuSlice, Placement
 
 ONE = WorkloadShape("one", {H100: 1}, replicas=3)
 FOUR = WorkloadShape("four", {H100: 4}, replicas=1)
@@ -55,3 +57,22 @@ def test_other_tenants_sites_and_maintenance() -> None:
 
 def test_without_a_mix_nothing_is_called_stranded() -> None:
     assert stranded([node("a")], (), ()).stranded_gpus == 0.0
+
+
+def test_slices_count_by_their_part_under_their_node_and_fences_strand() -> None:
+    slices = tuple(GpuSlice(0, "1g.10gb") for _ in range(7))
+    asked = request([node("a", gpus=2, slices=slices), node("b", gpus=4, min_replica_gpus=4)], [workload("one")])
+    report = stranded(with_slices(asked).nodes, (), (ONE,))
+    assert report.free_slices == {"1g.10gb": 7}
+    assert report.free_gpus == 5
+    assert report.by_node == {"a": pytest.approx(1.0), "b": 4.0}
+    sliced = WorkloadShape("small", {f"{H100}-MIG-1g.10gb": 1, H100: 1}, replicas=1)
+    assert stranded(with_slices(asked).nodes, (), (sliced,)).by_node == {"b": 4.0}
+
+
+def test_memory_of_stranded_and_half_used_gpus_is_told() -> None:
+    shared = (Placement("one", "one/x", 0, "a", (0,), 4), Placement("two", "two/x", 0, "a", (0,), 4, 1))
+    report = stranded([node("a", gpus=2)], shared, (FOUR,))
+    assert report.stranded_gpus == 1.0
+    assert report.memory_stranded_gib == pytest.approx(get_gpu(H100).total_gib)
+    assert report.memory_unused_gib == pytest.approx(get_gpu(H100).total_gib / 2)

@@ -159,9 +159,12 @@ def resolve(
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
 
     captures = generate and not settings.enforce_eager and gpu.vendor in ("nvidia", "amd")
-    asked = settings.max_cudagraph_capture_size
-    sizes = graph_sizes(version, gpu, mbt, mns, settings.speculative_tokens, asked) if captures else ()
-    origin["cuda_graph_sizes"] = (default if asked is None else USER) if captures else "no CUDA graphs"
+    largest = settings.max_cudagraph_capture_size
+    origin["cuda_graph_sizes"] = (default if largest is None else USER) if captures else "no CUDA graphs"
+    if largest is None and model.architecture == "GptOssForCausalLM":
+        # model_executor/models/config.py: "Overriding max cuda graph capture size"; 992 around 0.11.1
+        largest = 992 if at_least(version, "0.11.1") and not at_least(version, "0.12.0") else 1024
+    sizes = graph_sizes(version, gpu, mbt, mns, settings.speculative_tokens, largest) if captures else ()
     return ResolvedSettings(
         version=version,
         precision=precision,

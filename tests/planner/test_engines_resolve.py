@@ -204,3 +204,26 @@ def test_graph_sizes_invariants(sequences: int, budget: int, speculative: int) -
     sizes = graph_sizes("0.24.0", h100(), budget, sequences, speculative)
     assert list(sizes) == sorted(set(sizes))
     assert all(1 <= size <= min(512, budget) for size in sizes)
+
+
+@pytest.mark.parametrize(("version", "largest"), [("0.10.2", 1024), ("0.11.1", 992), ("0.24.0", 1024)])
+def test_vllm_captures_more_for_gpt_oss_unless_told(version: str, largest: int) -> None:
+    model = get_model("openai/gpt-oss-120b")
+    assert resolve(vllm(version), model, h100()).cuda_graph_sizes[-1] == largest
+    told = resolve(vllm(version, max_cudagraph_capture_size=2048), model, h100())
+    assert told.cuda_graph_sizes[-1] == 2048
+    assert told.origin["cuda_graph_sizes"] == "user"
+    assert resolve(vllm(version), get_model(LLAMA), h100()).cuda_graph_sizes[-1] == 512
+
+
+def test_tensorrt_llm_pads_graphs_to_a_stated_size() -> None:
+    sizes = resolve(trtllm(version="1.2.0", max_cudagraph_capture_size=256), get_model(LLAMA), h100()).cuda_graph_sizes
+    assert sizes[:5] == (1, 2, 4, 8, 16)
+    assert sizes[-2:] == (128, 256)
+    assert resolve(
+        trtllm(version="1.2.0", max_cudagraph_capture_size=3), get_model(LLAMA), h100()
+    ).cuda_graph_sizes == (
+        1,
+        2,
+        3,
+    )

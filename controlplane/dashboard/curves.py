@@ -1,98 +1,169 @@
-"""What one replica of a plan's candidate does as its load grows: simulated when the page is asked for it, then kept."""
+"""Load curves of a plan's candidates as charts: TTFT, TPOT, throughput and cost against load, and a burst's timeline.
+
+The points are those that ``planning.curves`` keeps with the plan; nothing is simulated here.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from django.core.cache import cache
+import plotly.graph_objects as go
 
-from controlplane.dashboard import figures_load, planrow
-from controlplane.dashboard.chart import Chart
-from planner import catalog
-from planner.engines.types import ResolvedSettings
-from planner.jsonio import from_json, to_json
-from planner.memory.types import MemoryLedger
-from planner.plan_types import CalibrationFactor
-from planner.serving import Instance, predict, simulate
-from planner.serving.types import Lengths, Load
-from planner.steptime import build
+from controlplane.dashboard import figures_load, fmt, palette, planrow
+from controlplane.dashboard.chart import Chart, Column, axis, edge_note, make, marker_line
+from controlplane.dashboard.planrow import Json
 
-SHARES = (0.2, 0.4, 0.6, 0.75, 0.9, 1.0, 1.1)
-"""Rates at which the curve is drawn, as shares of the largest load within the SLO."""
-
-REQUESTS = 600
-KEEP_S = 24 * 3600
+DASHES = ("solid", "dash")
+AXES = {"rate": ("Request rate of one replica", "req/s"), "concurrency": ("Requests at once on one replica", "")}
 
 
-def load_charts(plan_pk: int, request: planrow.Json, row: planrow.WorkloadRow) -> list[Chart]:
-    """TTFT and TPOT over the rate with the SLO and the largest load marked, and the inside of the engine at that load.
+@dataclass(frozen=True)
+class Curve:
+    """One candidate's kept curves. ``label`` names it where several are drawn together."""
 
-    Empty when the workload has no open load or nothing serves it. Raises PlannerError.
-    """
-    candidate = row.chosen
-    if candidate is None or not candidate.get("settings") or not candidate.get("replica_rate_per_s"):
-        return []
-    key = f"load-curve-1-{plan_pk}-{candidate['id']}".replace(" ", "_").replace("/", "-")
-    points = cache.get(key)
-    if points is None:
-        points = _simulate(request, row, candidate)
-        cache.set(key, points, KEEP_S)
-    return _charts(points, row, candidate)
+    label: str
+    candidate: Json
+    points: Json
 
+    @property
+    def engine(self) -> str:
+        """Its engine."""
+        return planrow.engine_of(self.candidate) or ""
 
-def _simulate(request: planrow.Json, row: planrow.WorkloadRow, candidate: planrow.Json) -> dict[str, Any]:
-    model, gpu = catalog.get_model(row.workload["model"]), catalog.get_gpu(candidate["gpu"])
-    resolved = from_json(ResolvedSettings, candidate["settings"], "settings")
-    ledger = from_json(MemoryLedger, candidate["memory"], "memory")
-    factors = [from_json(CalibrationFactor, item, "calibrations") for item in request.get("calibrations", ())]
-    instance = Instance(model, resolved, ledger, build(model, gpu, resolved, calibrations=factors))
-    demand = from_json(Load, row.workload["load"], "load")
-    sides = [from_json(Lengths, row.workload[f"{side}_tokens"], f"{side}_tokens") for side in ("input", "output")]
-    full = float(candidate["replica_rate_per_s"])
-    arrival = "poisson" if demand.arrival == "trace" else demand.arrival
-
-    def at(rate: float) -> Load:
-        return dataclasses.replace(
-            demand, kind="open", rate_per_s=rate, arrival=arrival, times_s=(), requests=REQUESTS, concurrency=0
-        )
-
-    series: dict[str, list[dict[str, float]]] = {"ttft": [], "tpot": []}
-    for share in SHARES:
-        reached = predict(instance, at(full * share), *sides)
-        for name, spread, band in (
-            ("ttft", reached.ttft_ms, reached.ttft_ms_80), ("tpot", reached.tpot_ms, reached.tpot_ms_80),
-        ):  # fmt: skip
-            if spread is None or band is None or band.value <= 0:
-                continue
-            value = getattr(spread, _objective(row, name)[0])
-            low, high = value * band.low / band.value, value * band.high / band.value
-            series[name].append({"rate_per_s": full * share, "value": value, "low": low, "high": high})
-    run = simulate(instance, at(full), *sides, timeline=True)
-    timeline = to_json(run.timeline) if run.timeline is not None else None
-    return {**series, "timeline": timeline, "full": full}
+    def load_at(self, point: Json) -> float:
+        """The load of one point on the axis."""
+        return float(point["rate_per_s"] if self.points["axis"] == "rate" else point["concurrency"])
 
 
-def _objective(row: planrow.WorkloadRow, metric: str) -> tuple[str, float | None]:
+Reading = Callable[[Curve, Json], tuple[float, float, float] | None]
+
+
+def charts(curves: Sequence[Curve], workload: Json) -> list[Chart]:
+    """Charts of all curves together; the timeline is that of the first."""
+    made = []
+    for name, word in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E")):
+        stat, limit = objective(workload, name)
+        if name == "e2e" and limit is None:
+            continue
+        made.append(_chart(curves, f"load-{name}", f"{word} {stat}", "ms", _latency(name, stat), limit))
+    made.append(_chart(curves, "load-tokens", "Throughput", "tok/s", _tokens))
+    made.append(_chart(curves, "load-cost", "Cost", "$ / M tok", _cost))
+    return [chart for chart in made if chart.rows]
+
+
+def timeline(curve: Curve) -> Chart | None:
+    """Queue, batch and KV occupancy while bursts come and go; None for one-pass models."""
+    found = curve.points.get("timeline")
+    if not found or not found["t_s"]:
+        return None
+    note = (
+        f"Simulated: {fmt.sig(curve.points['burst_per_s'])} requests/s, twice the knee, for half of each 40 s, "
+        "and nothing in between."
+    )
+    return figures_load.burst_timeline(found, note=note)
+
+
+def objective(workload: Json, metric: str) -> tuple[str, float | None]:
     """The statistic and limit of the workload's objective on ``metric``; the median when it has none."""
-    for target in row.workload.get("slo", ()):
+    for target in workload.get("slo", ()):
         if target["metric"] == metric:
             return target["stat"], float(target["limit_ms"])
     return "p50", None
 
 
-def _charts(points: dict[str, Any], row: planrow.WorkloadRow, candidate: planrow.Json) -> list[Chart]:
-    engine = planrow.engine_of(candidate) or ""
-    made = []
-    for name, word in (("ttft", "TTFT"), ("tpot", "TPOT")):
-        if not points[name]:
+def _latency(name: str, stat: str) -> Reading:
+    def read(curve: Curve, point: Json) -> tuple[float, float, float] | None:
+        spread, band = point["performance"].get(f"{name}_ms"), point["performance"].get(f"{name}_ms_80")
+        if not spread:
+            return None
+        value = float(spread[stat])
+        if not band or band["value"] <= 0:
+            return value, value, value
+        return value, value * band["low"] / band["value"], value * band["high"] / band["value"]
+
+    return read
+
+
+def _tokens(curve: Curve, point: Json) -> tuple[float, float, float] | None:
+    """Output tokens a second; of a one-pass model, which has none, all tokens."""
+    found = point["performance"]
+    band = found["output_tok_per_s_80"]
+    if found["output_tok_per_s"] > 0 and found.get("tpot_ms"):
+        return float(band["value"]), float(band["low"]), float(band["high"])
+    total = float(found["total_tok_per_s"])
+    share = (band["low"] / band["value"], band["high"] / band["value"]) if band["value"] else (1.0, 1.0)
+    return total, total * share[0], total * share[1]
+
+
+def _cost(curve: Curve, point: Json) -> tuple[float, float, float] | None:
+    """USD an hour of one replica over its tokens: $/h / (tok/s x 3600) x 10^6."""
+    tokens = _tokens(curve, point)
+    if tokens is None or min(tokens) <= 0:
+        return None
+    hour = float(curve.points["usd_per_hour"])
+    value, low, high = (hour / (rate * 3600) * 1e6 for rate in tokens)
+    return value, high, low
+
+
+def _chart(
+    curves: Sequence[Curve], ident: str, metric: str, unit: str, read: Reading, limit: float | None = None
+) -> Chart:
+    traces: list[Any] = []
+    shapes, notes, rows = [], [], []
+    for at, curve in enumerate(curves):
+        found = [(curve.load_at(p), read(curve, p), p) for p in curve.points["points"]]
+        kept = [(load, value, point) for load, value, point in found if value is not None]
+        if not kept:
             continue
-        stat, limit = _objective(row, name)
-        chart = figures_load.load_curve(
-            points[name], metric=f"{word} {stat}", unit="ms", engine=engine, limit=limit, knee=points["full"],
-            ident=f"load-{name}",
-        )  # fmt: skip
-        made.append(chart)
-    if points["timeline"] and points["timeline"]["t_s"]:
-        made.append(figures_load.burst_timeline(points["timeline"]))
-    return made
+        traces += _series(curve, kept, unit, at)
+        rows += [
+            (curve.label, load, value[0], value[1], value[2], "yes" if point["meets_slo"] else "no")
+            for load, value, point in kept
+        ]
+        knee = curve.points.get("knee")
+        if knee:
+            colour = palette.ENGINE.get(curve.engine, palette.TEXT_3)
+            shapes.append(marker_line("x", float(knee), colour))
+            if at == 0:
+                notes.append(edge_note("x", float(knee), f"knee {fmt.sig(knee)}", palette.TEXT_2))
+    if limit is not None:
+        shapes.append(marker_line("y", limit, palette.FAILED))
+        notes.append(edge_note("y", limit, f"SLO {fmt.duration(limit / 1000)}", palette.FAILED))
+    word, axis_unit = AXES[curves[0].points["axis"]] if curves else ("Load", "")
+    tops = [float(row[4]) for row in rows]
+    log = unit == "$ / M tok" and tops and max(tops) > 20 * min(float(row[3]) for row in rows)
+    figure_layout = {
+        "xaxis": axis(word, axis_unit, rangemode="tozero"),
+        "yaxis": axis(metric, unit, **({"type": "log"} if log else {"rangemode": "tozero"})),
+        "shapes": shapes, "annotations": notes, "margin": {"t": 28}, "showlegend": len(traces) > 2,
+    }  # fmt: skip
+    columns = (
+        Column("Candidate", numeric=False), Column("Load", axis_unit), Column(metric, unit), Column("Low", unit),
+        Column("High", unit), Column("Meets the SLO", numeric=False),
+    )  # fmt: skip
+    return make(ident, f"{metric} against load", traces, figure_layout, columns, rows, size="medium")
+
+
+def _series(curve: Curve, kept: list[tuple[float, Any, Json]], unit: str, at: int) -> list[Any]:
+    loads = [load for load, _, _ in kept]
+    colour = palette.ENGINE.get(curve.engine, palette.ACCENT)
+    band = palette.ENGINE_BAND.get(curve.engine, palette.ACCENT_BAND)
+    lows, highs = [value[1] for _, value, _ in kept], [value[2] for _, value, _ in kept]
+    solid = [point["meets_slo"] for _, _, point in kept]
+    return [
+        go.Scatter(
+            x=loads + loads[::-1], y=highs + lows[::-1], fill="toself", fillcolor=band, line={"width": 0},
+            hoverinfo="skip", mode="lines", showlegend=False,
+        ),
+        go.Scatter(
+            x=loads, y=[value[0] for _, value, _ in kept], mode="lines+markers", name=curve.label,
+            line={"color": colour, "width": 2, "dash": DASHES[at % len(DASHES)]},
+            marker={
+                "size": 6, "color": [colour if ok else palette.SURFACE for ok in solid],
+                "line": {"color": colour, "width": 1.5},
+            },
+            hovertemplate=f"{curve.label}<br>%{{x:.3g}}: %{{y:,.3g}} {unit}<extra></extra>",
+        ),
+    ]  # fmt: skip

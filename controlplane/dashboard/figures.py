@@ -24,6 +24,16 @@ MEMORY_PARTS = (
 )
 """Ledger field, colour key and word of each part of a GPU's memory, in the order in which they are drawn."""
 
+EVIDENCE_SYMBOLS = {
+    "measured": "circle", "calibrated": "circle-open-dot", "silicon": "circle-open", "extrapolated": "diamond-open",
+    "roofline": "x-thin-open",
+}  # fmt: skip
+"""Marker of each evidence, as near to its mark elsewhere as the charts allow."""
+EVIDENCE_WORDS = {
+    "measured": "disc", "calibrated": "ring with dot", "silicon": "ring", "extrapolated": "diamond",
+    "roofline": "cross",
+}  # fmt: skip
+
 
 def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, workload: str = "") -> Chart:
     """Throughput per GPU against interactivity of all feasible candidates; the frontier of each engine is joined."""
@@ -65,10 +75,11 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
                 mode="markers",
                 name=fmt.engine_label(engine),
                 marker={
-                    "color": [colour if c["evidence"] != "roofline" else palette.SURFACE for c in points],
+                    "color": [palette.TEXT if c["id"] == chosen else colour for c in points],
+                    "symbol": [EVIDENCE_SYMBOLS.get(c["evidence"], "circle-open") for c in points],
                     "opacity": 1,
-                    "size": [13 if c["id"] == chosen else 8 for c in points],
-                    "line": {"color": [palette.TEXT if c["id"] == chosen else colour for c in points], "width": 1.5},
+                    "size": [14 if c["id"] == chosen else 9 for c in points],
+                    "line": {"width": [2.5 if c["id"] == chosen else 1.5 for c in points]},
                 },
                 text=[_candidate_words(c) for c in points],
                 hovertemplate="%{text}<br>%{x:.3g} tok/s/user<br>%{y:,.0f} tok/s/GPU<extra></extra>",
@@ -76,7 +87,7 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
         )
         rows += [
             (
-                fmt.engine_label(engine), c["gpu"], fmt.parallelism(c["settings"]), c["settings"]["precision"],
+                fmt.engine_label(engine), c["gpu"], fmt.shape(c), c["settings"]["precision"],
                 c["tok_s_per_user"], c["tok_s_per_gpu"], c["evidence"],
             )
             for c in points
@@ -87,7 +98,9 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
         "annotations": labels,
         "margin": {"r": 72},
     }
-    note = "Up and to the right is better. The ringed point is the choice; hollow points rest on the roofline alone."
+    known = [key for key in EVIDENCE_SYMBOLS if any(c["evidence"] == key for c in usable)]
+    marks = ", ".join(f"{EVIDENCE_WORDS[key]} {fmt.EVIDENCE_LABELS[key].lower()}" for key in known)
+    note = f"Up and to the right is better; the large dark mark is the choice. Marks: {marks}."
     title = f"Throughput against interactivity: {workload}" if workload else "Throughput against interactivity"
     return make(f"pareto-{workload or 'all'}", title, traces, figure_layout, columns, rows, note=note)
 
@@ -267,7 +280,7 @@ def _band(row: Mapping[str, Any]) -> tuple[float, float]:
 def _candidate_words(candidate: Mapping[str, Any]) -> str:
     settings = candidate["settings"]
     return (
-        f"{fmt.engine_label(settings['engine'])}, {candidate['gpu']}<br>{fmt.parallelism(settings)}, "
+        f"{fmt.engine_label(settings['engine'])}, {candidate['gpu']}<br>{fmt.shape(candidate)}, "
         f"{settings['precision']}, {candidate['evidence']}"
     )
 

@@ -1,4 +1,4 @@
-"""Figures of demand and of what an engine does under it: lengths, arrivals, load curves, KV memory over time."""
+"""Figures of demand and of what an engine does under it: lengths, arrivals, KV memory over time."""
 
 from __future__ import annotations
 
@@ -12,48 +12,6 @@ import plotly.graph_objects as go
 
 from controlplane.dashboard import fmt, palette
 from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
-
-
-def load_curve(
-    points: Sequence[Mapping[str, float]],
-    *,
-    metric: str,
-    unit: str,
-    engine: str,
-    limit: float | None = None,
-    knee: float | None = None,
-    ident: str = "load-curve",
-) -> Chart:
-    """``metric`` over the request rate: ``points`` of rate_per_s, value, low, high; the SLO and the knee are marked."""
-    rates = [p["rate_per_s"] for p in points]
-    colour, band = palette.ENGINE.get(engine, palette.ACCENT), palette.ENGINE_BAND.get(engine, palette.ACCENT_BAND)
-    traces = [
-        go.Scatter(
-            x=rates + rates[::-1], y=[p["high"] for p in points] + [p["low"] for p in points][::-1], fill="toself",
-            fillcolor=band, line={"width": 0}, hoverinfo="skip", mode="lines",
-        ),
-        go.Scatter(
-            x=rates, y=[p["value"] for p in points], mode="lines+markers", line={"color": colour, "width": 2},
-            marker={"size": 5, "color": colour}, hovertemplate=f"%{{x:.3g}} req/s<br>%{{y:,.3g}} {unit}<extra></extra>",
-        ),
-    ]  # fmt: skip
-    shapes, notes = [], []
-    if limit is not None:
-        shapes.append(marker_line("y", limit, palette.FAILED))
-        notes.append(edge_note("y", limit, f"SLO {fmt.sig(limit)} {unit}", palette.FAILED))
-    if knee is not None:
-        shapes.append(marker_line("x", knee, palette.TEXT_3))
-        notes.append(edge_note("x", knee, f"knee {fmt.sig(knee)} req/s", palette.TEXT_2))
-    columns = (Column("Rate", "req/s"), Column(metric, unit), Column("Low", unit), Column("High", unit))
-    rows = [(p["rate_per_s"], p["value"], p["low"], p["high"]) for p in points]
-    figure_layout = {
-        "xaxis": axis("Request rate", "req/s", rangemode="tozero"),
-        "yaxis": axis(metric, unit, rangemode="tozero"),
-        "shapes": shapes,
-        "annotations": notes,
-        "margin": {"t": 28},
-    }
-    return make(ident, f"{metric} over load", traces, figure_layout, columns, rows, note="The band holds 80 %.")
 
 
 def concurrency(points: Sequence[tuple[int, float]], planned: int) -> Chart:
@@ -165,7 +123,7 @@ def arrivals(times_s: Sequence[float], *, ident: str = "arrivals", title: str = 
     return make(ident, title, traces, figure_layout, columns, rows, note=note, size="short")
 
 
-def burst_timeline(timeline: Mapping[str, Sequence[float]], *, ident: str = "timeline") -> Chart:
+def burst_timeline(timeline: Mapping[str, Sequence[float]], *, note: str = "", ident: str = "timeline") -> Chart:
     """Running and waiting requests and the share of KV in use over a simulated run."""
     t = list(timeline["t_s"])
     running, waiting = list(timeline["running"]), list(timeline["waiting"])
@@ -183,7 +141,7 @@ def burst_timeline(timeline: Mapping[str, Sequence[float]], *, ident: str = "tim
     }
     columns = (Column("Time", "s"), Column("Running"), Column("Waiting"), Column("KV in use", "%"))
     rows = list(zip(t, running, waiting, kv, strict=True))
-    return make(ident, "Load inside the engine", traces, figure_layout, columns, rows)
+    return make(ident, "A burst inside the engine", traces, figure_layout, columns, rows, note=note)
 
 
 def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, ident: str = "kv-waste") -> Chart:

@@ -23,11 +23,6 @@ class MarginBar:
     high: float
     value: float
 
-    @property
-    def apart(self) -> bool:
-        """Whether the value's label has room beside that of zero."""
-        return abs(self.value - self.zero) > 24
-
 
 @dataclass(frozen=True)
 class Placed:

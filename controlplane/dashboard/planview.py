@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
-from controlplane.dashboard import figures, fmt, gpumap
+from controlplane.dashboard import figures, figures_verdict, fmt, gpumap
 from controlplane.dashboard.chart import Chart
 from controlplane.dashboard.planrow import (
     ENGINES,
@@ -96,6 +96,27 @@ def memory_chart(rows: Sequence[WorkloadRow]) -> Chart:
         [(row.name, row.chosen["memory"]) for row in rows if row.chosen and row.chosen.get("memory")],
         ident="plan-memory",
     )
+
+
+def flip_charts(row: WorkloadRow) -> list[Chart]:
+    """A small chart for each parameter that was searched, those that flip first."""
+    points = sorted(row.verdict.get("flip_points") or (), key=lambda point: point.get("value") is None)
+    return [figures_verdict.flip(point, f"flip-{at}") for at, point in enumerate(points) if point.get("curve")]
+
+
+def tornado_chart(row: WorkloadRow) -> Chart | None:
+    """What moves the cost of the choice; None where nothing was computed."""
+    moves = row.verdict.get("tornado") or ()
+    return figures_verdict.tornado(moves) if moves else None
+
+
+def growths(request: Json) -> list[tuple[str, float]]:
+    """Workloads that grow, and by how much a month."""
+    return [
+        (workload["name"], workload["growth_per_month"])
+        for workload in request.get("workloads", ())
+        if workload.get("growth_per_month")
+    ]
 
 
 def left_out(row: WorkloadRow) -> list[dict[str, Any]]:

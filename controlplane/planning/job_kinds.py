@@ -8,10 +8,14 @@ from typing import Any
 from controlplane.jobs.kinds import JobKind, register
 from controlplane.jobs.models import Job
 from controlplane.jobs.running import JobFailed, RunningJob
-from controlplane.planning import mapping, services
+from controlplane.planning import curves, mapping, services
+from controlplane.planning.curves import Drawn
 from controlplane.planning.models import Plan
 from planner.jsonio import from_json
 from planner.plan_types import PlanRequest, PlanResult
+
+PLANNING_SHARE = 0.95
+"""Of a plan's progress bar; the rest draws the load curves of what the verdicts name."""
 
 
 @register
@@ -23,7 +27,7 @@ class ComputePlan(JobKind):
     queue = "plan"
     deadline = dt.timedelta(hours=2)
 
-    def run(self, job: RunningJob) -> PlanResult:
+    def run(self, job: RunningJob) -> tuple[PlanResult, list[Drawn]]:
         """Map, ask the planner, watch for the wish to stop."""
         from planner.plan import make_plan
 
@@ -38,12 +42,21 @@ class ComputePlan(JobKind):
             services.store_request(plan, request)
         gpus = sum(node.gpus for node in request.nodes)
         job.log(f"{len(request.workloads)} workloads on {len(request.nodes)} nodes with {gpus} GPUs.")
-        return make_plan(request, job.progress, job.should_cancel)
+        result = make_plan(request, lambda share, step: job.progress(PLANNING_SHARE * share, step), job.should_cancel)
+        ids = curves.of_verdicts(result)
+        return result, curves.draw(
+            request, result, ids, lambda s, step: job.progress(PLANNING_SHARE + (1 - PLANNING_SHARE) * s, step)
+        )
 
     def store(self, job: Job, outcome: Any) -> dict | None:
         """Freeze the answer."""
         plan = Plan.objects.filter(pk=job.payload["plan"]).first()
-        return None if plan is None else services.store_result(plan, outcome)
+        if plan is None:
+            return None
+        result, drawn = outcome
+        stored = services.store_result(plan, result)
+        curves.store(plan, drawn)
+        return stored
 
     def on_failed(self, job: Job) -> None:
         """The plan has failed too."""
@@ -52,3 +65,37 @@ class ComputePlan(JobKind):
     def on_cancelled(self, job: Job) -> None:
         """A cancelled plan will not come."""
         services.fail_plan(job.payload["plan"])
+
+
+@register
+class DrawCurves(JobKind):
+    """Simulate one candidate of a plan along its load."""
+
+    kind = "plan.curves"
+    label = "Draw load curves"
+    queue = "plan"
+    deadline = dt.timedelta(minutes=15)
+
+    def run(self, job: RunningJob) -> list[Drawn]:
+        """From the snapshot of the plan alone."""
+        plan = Plan.objects.filter(pk=job.payload["plan"]).first()
+        if plan is None or plan.request is None or plan.result is None:
+            raise JobFailed("The plan was deleted.", "Compute a new one.")
+        job.progress(0.0, "Reading the plan")
+        request, result = from_json(PlanRequest, plan.request), from_json(PlanResult, plan.result)
+        return curves.draw(request, result, job.payload["candidates"], job.progress)
+
+    def store(self, job: Job, outcome: Any) -> dict | None:
+        """Keep them with the plan."""
+        plan = Plan.objects.filter(pk=job.payload["plan"]).first()
+        if plan is not None:
+            curves.store(plan, outcome)
+        return {"plan": job.payload["plan"], "curves": len(outcome)}
+
+    def on_failed(self, job: Job) -> None:
+        """What is not drawn may be asked for again."""
+        curves.forget(job)
+
+    def on_cancelled(self, job: Job) -> None:
+        """What is not drawn may be asked for again."""
+        curves.forget(job)

@@ -8,15 +8,20 @@ from decimal import Decimal
 from typing import Any, Literal, cast
 
 from django.core.exceptions import ValidationError
+from django.utils import timezone
 
 from controlplane.deployments.models import Calibration, Deployment
-from controlplane.inventory.models import Gpu, Node, Site
-from controlplane.inventory.services import price_at
+from controlplane.inventory.models import Gpu, Node, Price, Site
+from controlplane.inventory.services import exchange_rates, hour_price, price_inputs, price_row, site_energy
 from controlplane.planning.models import Scenario
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import lengths_of, planner_model, trace_window
+from planner import fleet_money
 from planner.calibration import CalibrationFactor
-from planner.economics.types import EnergyPrice
+from planner.economics.currency import Converter
+from planner.economics.price import RentalInputs, gpu_hour_price, price_terms
+from planner.economics.tariff import EnergyPrice, mean_usd_per_kwh
+from planner.economics.types import GpuHourPrice, PriceSheet
 from planner.errors import InputError, UnsupportedError
 from planner.plan_types import (
     GpuSlice,
@@ -26,6 +31,7 @@ from planner.plan_types import (
     PlanWorkload,
     PurchaseLimits,
     PurchaseOption,
+    SiteEnergy,
 )
 from planner.serving.types import Load, SloTarget
 
@@ -45,23 +51,61 @@ def plan_request(scenario: Scenario) -> PlanRequest:
         raise ValidationError("The scenario has no nodes: its sites hold none that is active, planned or maintained.")
     live = _live_deployments(nodes)
     names = {workload.pk for workload in workloads}
-    return PlanRequest(
+    day = (scenario.rates_as_of or timezone.now().date()).isoformat()
+    try:
+        money = Converter(scenario.currency, day, exchange_rates())
+        return _request(scenario, workloads, nodes, live, names, money)
+    except InputError as error:
+        raise ValidationError(f"Scenario {scenario}: {error}") from error
+
+
+def _request(
+    scenario: Scenario,
+    workloads: list[Workload],
+    nodes: list[Node],
+    live: list[Deployment],
+    names: set[int],
+    money: Converter,
+) -> PlanRequest:
+    """The request with every amount in the scenario's currency."""
+    classes = fleet_money.price_classes(scenario.price_classes)
+    class_of = {name: entry.name for entry, members in classes for name in members}
+    energies = _energies(nodes, money)
+    request = PlanRequest(
         name=scenario.name,
-        nodes=tuple(plan_node(node, _busy(node, live, names), _slices(node, live, names)) for node in nodes),
-        workloads=tuple(replace(plan_workload(w), growth_per_month=scenario.growth_per_month) for w in workloads),
+        nodes=tuple(plan_node(node, _busy(node, live, names), _slices(node, live, names), money) for node in nodes),
+        workloads=tuple(
+            replace(
+                plan_workload(w),
+                growth_per_month=scenario.growth_per_month,
+                price_class=class_of.get(w.name, ""),
+            )
+            for w in workloads
+        ),
         mode=cast(Any, scenario.mode),
         objective=cast(Any, scenario.objective),
         orchestrators=tuple(scenario.orchestrators),
         share_gpus=scenario.share_gpus,
-        purchase_options=() if scenario.mode == Scenario.Mode.OWNED else _purchase_options(nodes),
+        purchase_options=() if scenario.mode == Scenario.Mode.OWNED else _purchase_options(nodes, money),
         limits=_limits(scenario),
-        energy=_energy(nodes),
+        energy=_mean_energy(nodes, energies),
         calibrations=active_calibrations(),
         current=tuple(_placement(item) for item in live if item.candidate_id and item.workload_id in names),
         time_limit_s=scenario.time_limit_s,
         seed=scenario.seed,
         lead_time_months=scenario.lead_time_months,
+        currency=money.reporting,
+        rates_as_of=money.as_of,
+        operations=fleet_money.operations(scenario.operations, money),
+        api_prices=fleet_money.api_prices(scenario.api_prices, money),
+        cloud_prices=fleet_money.cloud_prices(scenario.cloud_prices, money),
+        price_classes=tuple(entry for entry, _ in classes),
+        price_erosion_per_year=scenario.price_erosion_per_year,
+        horizon_months=scenario.horizon_months,
+        site_energy=tuple(SiteEnergy(site.name, energy) for site, energy in energies.items()),
+        price_sheets=_price_sheets(nodes, money),
     )
+    return replace(request, rates=money.used)
 
 
 def scenario_workloads(scenario: Scenario) -> list[Workload]:
@@ -81,7 +125,7 @@ def scenario_nodes(scenario: Scenario) -> list[Node]:
     return list(related.order_by("name"))
 
 
-def _purchase_options(nodes: list[Node]) -> tuple[PurchaseOption, ...]:
+def _purchase_options(nodes: list[Node], money: Converter) -> tuple[PurchaseOption, ...]:
     """More of the kinds of node at hand, at the price of their site, with the power and space of their type.
 
     Where nodes are planned, those are what may be bought: the kinds then only say what one takes.
@@ -92,7 +136,7 @@ def _purchase_options(nodes: list[Node]) -> tuple[PurchaseOption, ...]:
         kind = node.node_type
         if (kind.pk, node.site_id) in kinds:
             continue
-        pattern = plan_node(node)
+        pattern = plan_node(node, money=money)
         pattern = replace(
             pattern, name=f"{node.site.slug}-{kind.slug}", state="planned", failure_domain="", tenant="", busy_gpus=(),
             slices=(), orchestrator="none", cluster="", partition="", min_replica_gpus=1, reserved_for="",
@@ -124,18 +168,18 @@ def _slices(node: Node, live: list[Deployment], planned: set[int]) -> tuple[GpuS
     return tuple(found)
 
 
-def plan_node(node: Node, busy: tuple[int, ...] = (), slices: tuple[GpuSlice, ...] = ()) -> PlanNode:
+def plan_node(
+    node: Node,
+    busy: tuple[int, ...] = (),
+    slices: tuple[GpuSlice, ...] = (),
+    money: Converter | None = None,
+) -> PlanNode:
     """One node with the price of its GPUs; raises ValidationError when that is not known."""
     kind = node.node_type
-    try:
-        price = price_at(kind.gpu_model, node.site)
-    except UnsupportedError as error:
-        raise ValidationError(
-            f"There is no price for {kind.gpu_model} at {node.site}: {error.message}. Add one under Prices."
-        ) from error
+    price, _ = _node_price(node, money or Converter(rates=exchange_rates()))
     return PlanNode(
         name=node.name,
-        pool=f"{node.site.slug}/{kind.slug}",
+        pool=_pool(node),
         site=node.site.name,
         gpu=kind.gpu_model.name,
         gpus=kind.gpus,
@@ -263,12 +307,61 @@ def _placement(item: Deployment) -> Placement:
     )
 
 
-def _energy(nodes: list[Node]) -> EnergyPrice:
-    """Electricity: the mean over the sites, weighted by their GPUs."""
+def _pool(node: Node) -> str:
+    return f"{node.site.slug}/{node.node_type.slug}"
+
+
+def _node_price(node: Node, money: Converter) -> tuple[GpuHourPrice, PriceSheet]:
+    """Price of a node's GPUs in the currency of ``money``, and how it comes about."""
+    kind = node.node_type
+    row = price_row(kind.gpu_model, node.site)
+    facts = {"pool": _pool(node), "gpu": kind.gpu_model.name, "site": node.site.name, "gpus": kind.gpus}
+    where = f"Price of {kind.gpu_model} at {node.site}"
+    if row is None:
+        try:
+            found = fleet_money.catalogue_price(kind.gpu_model.name, "price", money)
+        except (InputError, UnsupportedError) as error:
+            raise ValidationError(
+                f"There is no price for {kind.gpu_model} at {node.site}: {error.message}. {error.remedy} "
+                f"Add one under Prices."
+            ) from error
+        return found, fleet_money.sheet_of(found, (), facts, "", money)
+    inputs = price_inputs(row)
+    if inputs is None and row.basis == Price.Basis.CATALOGUE:
+        found = hour_price(row)
+        usd = fleet_money.converted(found.usd_per_gpu_hour, row.currency, money, where)
+        found = replace(found, usd_per_gpu_hour=usd, parts=((found.parts[0][0], usd),))
+        return found, fleet_money.sheet_of(found, (), facts, row.currency, money)
+    inputs = inputs or RentalInputs(row.usd_per_gpu_hour, source=row.source, currency=row.currency)
+    energy = fleet_money.checked_energy(site_energy(node.site), node.site.currency, money, f"Site {node.site}")
+    try:
+        found, terms = gpu_hour_price(inputs, energy, money), price_terms(inputs, energy, money)
+    except InputError as error:
+        raise InputError(
+            error.message, field=f"{where}, {error.field}", value=error.value, remedy=error.remedy
+        ) from error
+    found = replace(found, basis=cast(Any, row.basis), source=row.source)
+    return found, fleet_money.sheet_of(found, terms, facts, row.currency, money)
+
+
+def _price_sheets(nodes: list[Node], money: Converter) -> tuple[PriceSheet, ...]:
+    """How the price of each pool comes about."""
+    first = {_pool(node): node for node in reversed(nodes)}
+    return tuple(_node_price(first[pool], money)[1] for pool in sorted(first))
+
+
+def _energies(nodes: list[Node], money: Converter) -> dict[Site, EnergyPrice]:
+    """Electricity of each site."""
+    sites = {node.site_id: node.site for node in nodes}.values()
+    return {site: fleet_money.checked_energy(site_energy(site), site.currency, money, f"Site {site}") for site in sites}
+
+
+def _mean_energy(nodes: list[Node], energies: dict[Site, EnergyPrice]) -> EnergyPrice:
+    """Where no site is meant: the mean over the sites, weighted by their GPUs."""
     gpus: dict[Site, int] = defaultdict(int)
     for node in nodes:
         gpus[node.site] += node.node_type.gpus
     total = Decimal(sum(gpus.values()))
-    price = sum((site.usd_per_kwh * count for site, count in gpus.items()), Decimal(0)) / total
+    price = sum((mean_usd_per_kwh(energies[site]) * count for site, count in gpus.items()), Decimal(0)) / total
     pue = sum((site.pue * count for site, count in gpus.items()), Decimal(0)) / total
     return EnergyPrice(price.quantize(Decimal("0.0001")), pue.quantize(Decimal("0.001")))

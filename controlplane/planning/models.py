@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 from django.conf import settings
@@ -11,9 +12,12 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.core.models import BaseModel
-from controlplane.inventory.models import Node, Site
+from controlplane.inventory.models import Node, Site, validate_currency
 from controlplane.jobs.models import Job
 from controlplane.workloads.models import Workload
+from planner import fleet_money
+from planner.economics.currency import Converter, currency_code
+from planner.errors import PlannerError
 
 
 class Shown(models.Manager):
@@ -36,6 +40,43 @@ def validate_orchestrators(value: object) -> None:
     """A non-empty list of known orchestrators."""
     if not isinstance(value, list) or not value or any(item not in ORCHESTRATORS for item in value):
         raise ValidationError(f"Must be a list of one or more of: {', '.join(ORCHESTRATORS)}.")
+
+
+def validate_operations(value: object) -> None:
+    """Costs of engine operations as a fleet file has them."""
+    _as_planner(lambda: fleet_money.operations(value, AnyCurrency()))
+
+
+def validate_api_prices(value: object) -> None:
+    """API prices as a fleet file has them."""
+    _as_planner(lambda: fleet_money.api_prices(value, AnyCurrency()))
+
+
+def validate_cloud_prices(value: object) -> None:
+    """Cloud prices as a fleet file has them."""
+    _as_planner(lambda: fleet_money.cloud_prices(value, AnyCurrency()))
+
+
+def validate_price_classes(value: object) -> None:
+    """A list of {name, factor, pool, workloads}."""
+    _as_planner(lambda: fleet_money.price_classes(value))
+
+
+class AnyCurrency(Converter):
+    """Takes every currency at par: for checking records before the rates of a plan are known."""
+
+    def factor(self, currency: str, field: str = "currency") -> Decimal:
+        """One, for every code that is a currency."""
+        if currency:
+            currency_code(currency, field)
+        return Decimal(1)
+
+
+def _as_planner(check: Callable[[], object]) -> None:
+    try:
+        check()
+    except PlannerError as error:
+        raise ValidationError(str(error)) from error
 
 
 class Scenario(BaseModel):
@@ -91,6 +132,46 @@ class Scenario(BaseModel):
     )
     lead_time_months = models.FloatField(
         default=3.0, validators=[MinValueValidator(0), MaxValueValidator(36)], help_text="From order to service."
+    )
+    currency = models.CharField(
+        max_length=12, default="USD", validators=[validate_currency], help_text="In which its plans are computed."
+    )
+    rates_as_of = models.DateField(
+        "exchange rates as of", null=True, blank=True, help_text="None: the day on which a plan is asked."
+    )
+    price_erosion_per_year = models.FloatField(
+        default=0.0,
+        validators=[MinValueValidator(0), MaxValueValidator(0.95)],
+        help_text="By what share a year GPUs bought or rented later are cheaper.",
+    )
+    horizon_months = models.PositiveSmallIntegerField(
+        default=36, validators=[MinValueValidator(1), MaxValueValidator(120)], help_text="Of the view ahead."
+    )
+    operations = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_operations],
+        help_text="People and licences of the engines: people_usd_per_hour, people_hours_per_engine_month, "
+        "people_hours_per_model_month, people_hours_per_revision, licence_usd_per_gpu_year and start_up_minutes by "
+        "engine, build_minutes, currency, source.",
+    )
+    api_prices = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[validate_api_prices],
+        help_text="What an API charges: a list of workload, usd_per_mtok_input, usd_per_mtok_output, currency, source.",
+    )
+    cloud_prices = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[validate_cloud_prices],
+        help_text="What a GPU costs elsewhere: a list of gpu, usd_per_gpu_hour, currency, source.",
+    )
+    price_classes = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[validate_price_classes],
+        help_text="What classes of workloads pay of the GPU price: a list of name, factor, pool, workloads.",
     )
     notes = models.TextField(blank=True)
     discarded_at = models.DateTimeField(null=True, blank=True, editable=False)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.dashboard import chart, figures, figures_load, fmt, gpumap, palette, plancompare, planrow, planview
+from controlplane.dashboard import (
+    chart,
+    curves,
+    figures,
+    figures_load,
+    figures_verdict,
+    fmt,
+    gpumap,
+    palette,
+    planrow,
+    planview,
+)
 from planner.jsonio import to_json
 from tests.controlplane import plan_answer, plan_fixture
 
@@ -29,7 +41,7 @@ def test_pareto_draws_every_feasible_candidate_and_rings_the_choice() -> None:
     assert len(made.rows) == len(feasible) == 5
     markers = [trace for trace in made.figure.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in markers) == 5
-    assert sum(list(trace.marker.size).count(13) for trace in markers) == 1
+    assert sum(list(trace.marker.size).count(14) for trace in markers) == 1
     assert {trace.name for trace in markers} == {"vLLM", "TensorRT-LLM"}
 
 
@@ -97,13 +109,85 @@ def test_length_distribution_counts_every_request() -> None:
     assert figures_load.length_distribution([512] * 10, ident="x", title="x").rows
 
 
-def test_arrivals_and_load_curve_mark_the_limits() -> None:
+def test_arrivals_mark_their_mean() -> None:
     made = figures_load.arrivals([float(t) for t in range(601)])
     assert made.rows[0][2] == pytest.approx(1.0, rel=0.2)
-    points = [{"rate_per_s": r, "value": 10.0 * r, "low": 9.0 * r, "high": 11.0 * r} for r in (1, 2, 3)]
-    curve = figures_load.load_curve(points, metric="TTFT", unit="ms", engine="vllm", limit=25, knee=2.5)
-    assert [note.text for note in curve.figure.layout.annotations] == ["SLO 25 ms", "knee 2.50 req/s"]
-    assert curve.figure.data[0].fill == "toself"
+
+
+def point(rate: float, ttft: float, tokens: float, *, meets: bool = True) -> dict[str, Any]:
+    spread = {"mean": ttft, "p50": ttft, "p90": 2 * ttft, "p95": 2.2 * ttft, "p99": 3 * ttft}
+    return {
+        "rate_per_s": rate, "concurrency": 0, "meets_slo": meets,
+        "performance": {
+            "output_tok_per_s": tokens, "total_tok_per_s": 3 * tokens,
+            "output_tok_per_s_80": {"value": tokens, "low": 0.8 * tokens, "high": 1.25 * tokens},
+            "ttft_ms": spread, "ttft_ms_80": {"value": ttft, "low": 0.9 * ttft, "high": 1.5 * ttft},
+            "tpot_ms": None, "tpot_ms_80": None, "e2e_ms": spread,
+        },
+    }  # fmt: skip
+
+
+def load_curves(**more: Any) -> curves.Curve:
+    points = [point(1.0, 100.0, 200.0), point(2.0, 150.0, 400.0), point(3.0, 400.0, 450.0, meets=False)]
+    kept = {"axis": "rate", "knee": 2.0, "points": points, "usd_per_hour": "3.6000", "timeline": None, **more}
+    return curves.Curve("Chosen: vLLM", {"id": "w/vllm/A10/x", "settings": {"engine": "vllm"}}, kept)
+
+
+def test_load_curves_show_knee_limit_band_and_cost() -> None:
+    workload = {"slo": [{"metric": "ttft", "stat": "p90", "limit_ms": 500.0}]}
+    ttft, tokens, cost = curves.charts([load_curves()], workload)
+    assert ttft.title == "TTFT p90 against load"
+    assert [note.text for note in ttft.figure.layout.annotations] == ["knee 2", "SLO 500 ms"]
+    assert ttft.figure.data[0].fill == "toself"
+    assert [row[1:] for row in ttft.rows] == [
+        (1.0, 200.0, 180.0, 300.0, "yes"), (2.0, 300.0, 270.0, 450.0, "yes"), (3.0, 800.0, 720.0, 1200.0, "no"),
+    ]  # fmt: skip
+    assert ttft.figure.data[1].marker.color[2] != ttft.figure.data[1].marker.color[0], "hollow past the SLO"
+    assert [row[2] for row in tokens.rows] == [600.0, 1200.0, 1350.0], "a one-pass model has no output tokens"
+    for (_, _, rate, *_), (_, _, usd, low, high, _) in zip(tokens.rows, cost.rows, strict=True):
+        assert usd == pytest.approx(3.6 / (rate * 3600) * 1e6)
+        assert low < usd < high
+    assert curves.timeline(load_curves()) is None
+
+
+def test_a_burst_has_its_timeline() -> None:
+    line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 3], "kv_used": [0.1, 0.2]}
+    made = curves.timeline(load_curves(timeline=line, burst_per_s=4.0))
+    assert made is not None
+    assert "4 requests/s, twice the knee" in made.note
+
+
+def test_a_flip_chart_marks_now_and_the_flip() -> None:
+    costs = [(1.0, 2.0, 3.0), (10.0, 4.0, 4.5), (100.0, 12.0, None)]
+    curve = [{"value": v, "vllm_usd_per_hour": a, "tensorrt_llm_usd_per_hour": b} for v, a, b in costs]
+    made = figures_verdict.flip(
+        {"parameter": "request rate", "unit": "req/s", "current": 10.0, "value": 40.0, "searched": [1, 100],
+         "sentence": "It flips.", "curve": curve}, "flip-0",
+    )  # fmt: skip
+    assert (made.title, made.note) == ("Request rate", "It flips.")
+    assert [note.text for note in made.figure.layout.annotations] == ["now 10", "flips 40"]
+    assert made.figure.layout.xaxis.type == "log"
+    assert made.figure.layout.annotations[0].x == pytest.approx(1.0), "in decades, as Plotly wants it"
+    assert made.rows == tuple(costs)
+
+
+def test_a_tornado_starts_at_the_planned_cost() -> None:
+    rows = [{"parameter": "load", "unit": "req/s", "low": 8.0, "high": 12.0, "usd_per_hour_low": 7.0,
+             "usd_per_hour_high": 14.0, "usd_per_hour": 10.5}]  # fmt: skip
+    low, high = figures_verdict.tornado(rows).figure.data
+    assert (low.base[0], low.x[0], high.x[0]) == (10.5, -3.5, 3.5)
+
+
+def test_a_runway_marks_when_it_is_full_and_when_to_order() -> None:
+    months = [
+        {"month": m, "gpus_needed": {"A10": 2 * m}, "gpus_at_hand": {"A10": 6}, "usd_per_month": "10.00"}
+        for m in range(6)
+    ]
+    found = {"gpu": "A10", "full_in_months": 4, "order_in_months": 1.0, "gpus_short": 4, "sentence": "A10 is full."}
+    made = figures_verdict.runway(months, found)
+    assert [note.text for note in made.figure.layout.annotations] == ["full in month 4", "order by month 1"]
+    assert made.rows[5] == (5, 10, 6)
+    assert figures_verdict.months_cost(months).rows[0] == (0, 10.0)
 
 
 def test_kv_and_timeline_figures_hold_their_data() -> None:
@@ -188,15 +272,6 @@ def test_a_workload_without_candidates_is_a_state() -> None:
     assert only.state == ("infeasible", "Fits nowhere")
     assert only.usd_chosen is None
     assert planview.usd_per_mtok_output([only]) is None
-
-
-def test_comparison_marks_what_differs() -> None:
-    other = json.loads(json.dumps(RESULT))
-    other["usd_per_hour"] = "70.00"
-    other["verdicts"][0]["chosen"] = other["verdicts"][0]["runner_up"]
-    found = plancompare.comparison((REQUEST, RESULT, "a"), (REQUEST, other, "b"))
-    assert [t["field"] for t in found["totals"] if t["changed"]] == ["$ / h, placed GPUs"]
-    assert [p["name"] for p in found["pairs"] if p["changed"]] == ["code-completion"]
 
 
 def test_map_colours_each_gpu_once_and_outlines_the_stranded() -> None:

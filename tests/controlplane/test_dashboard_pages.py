@@ -7,21 +7,22 @@ import re
 from collections.abc import Callable
 from html import unescape
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
 from controlplane.core.models import Role, User
-from controlplane.dashboard import curves
+from controlplane.dashboard import arithmetic
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node, NodeType, Site
 from controlplane.jobs.models import Job
-from controlplane.planning.models import Plan, Scenario
+from controlplane.planning import curves as drawing
+from controlplane.planning.models import CandidateCurves, Plan, Scenario
 from controlplane.workloads.models import Workload
-from planner.errors import UnsupportedError
 from tests.controlplane import fleet_fixture
+from tests.controlplane.test_dashboard_figures import point as load_point
 
 pytestmark = pytest.mark.django_db
 
@@ -490,40 +491,77 @@ def test_memory_page_names_the_field_that_is_wrong(admin_page: Client) -> None:
     assert "greater than or equal to 0.1" in absurd
 
 
-def test_load_curves_are_drawn_on_demand_and_kept(
-    sample: dict[str, Any], admin_page: Client, monkeypatch: pytest.MonkeyPatch
+def test_load_curves_are_drawn_by_a_job_and_kept_with_the_plan(
+    sample: dict[str, Any], admin_page: Client, sent: list[Any]
 ) -> None:
-    asked: list[str] = []
-
-    def simulated(request: Any, row: Any, candidate: Any) -> dict[str, Any]:
-        asked.append(candidate["id"])
-        points = [{"rate_per_s": r, "value": 100.0 * r, "low": 90.0 * r, "high": 120.0 * r} for r in (1.0, 2.0, 4.0)]
-        line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 0], "kv_used": [0.1, 0.2]}
-        return {"ttft": points, "tpot": [], "timeline": line, "full": 4.0}
-
-    monkeypatch.setattr(curves, "_simulate", simulated)
-    path = f"/plans/{sample['plan'].pk}/workloads/code-completion/curves/"
-    cache.clear()
+    plan = sample["plan"]
+    chosen = next(v["chosen"] for v in plan.result["verdicts"] if v["workload"] == "code-completion")
+    path = f"/plans/{plan.pk}/workloads/code-completion/"
+    assert "Draw the curves" in admin_page.get(path).content.decode()
+    answer = admin_page.post(f"/plans/{plan.pk}/curves/", {"candidate": chosen, "next": path})
+    assert answer.headers["Location"] == path
+    row = CandidateCurves.objects.get()
+    assert row.job is not None
+    assert row.job.kind == "plan.curves"
+    assert f"/jobs/{row.job_id}/progress/" in admin_page.get(path).content.decode()
+    admin_page.post(f"/plans/{plan.pk}/curves/", {"candidate": chosen, "next": path})
+    assert CandidateCurves.objects.get().job == row.job, "asked twice, drawn once"
+    drawing.store(plan, [drawing.Drawn("code-completion", chosen, None, "no step times for this GPU")])
     body = admin_page.get(path).content.decode()
-    assert "TTFT p90 over load" in body
-    assert "SLO 400 ms" in body
-    assert "figure-timeline" in body
-    admin_page.get(path)
-    assert len(asked) == 1
-    assert admin_page.get(path.replace("code-completion", "none")).status_code == 404
-
-
-def test_a_candidate_that_cannot_be_simulated_says_why(
-    sample: dict[str, Any], admin_page: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(request: Any, row: Any, candidate: Any) -> dict[str, Any]:
-        raise UnsupportedError("no step times for this GPU", field="gpu", value="A10")
-
-    monkeypatch.setattr(curves, "_simulate", refused)
-    cache.clear()
-    body = admin_page.get(f"/plans/{sample['plan'].pk}/workloads/code-completion/curves/").content.decode()
     assert "No curve for this candidate" in body
     assert "no step times for this GPU" in body
+    points = [load_point(1.0, 100.0, 200.0), load_point(2.0, 150.0, 400.0)]
+    line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 3], "kv_used": [0.1, 0.2]}
+    kept = {"axis": "rate", "knee": 2.0, "points": points, "usd_per_hour": "3.6", "timeline": line, "burst_per_s": 4.0}
+    drawing.store(plan, [drawing.Drawn("code-completion", chosen, kept)])
+    for page in (path, f"/plans/{plan.pk}/candidate/?id={quote(chosen)}"):
+        body = admin_page.get(page).content.decode()
+        assert "TTFT p90 against load" in body
+        assert "SLO 400 ms" in body
+        assert "figure-timeline" in body
+    assert admin_page.get(f"/plans/{plan.pk}/candidate/?id=none").status_code == 404
+    refused = admin_page.post(f"/plans/{plan.pk}/curves/", {"candidate": "none", "next": path}, follow=True)
+    assert "has no candidate" in refused.content.decode()
+
+
+def test_figures_open_to_arithmetic_that_gives_them(sample: dict[str, Any], admin_page: Client) -> None:
+    plan = sample["plan"]
+    chosen = [c for c in plan.result["candidates"] if c["status"] == "ok"]
+    for candidate in chosen:
+        keys = {working.key for working in arithmetic.of_candidate(plan.request, candidate)}
+        assert keys >= {"memory", "rate", "month", "cost", "price"}, candidate["id"]
+        for working in arithmetic.of_candidate(plan.request, candidate):
+            if working.key in ("month", "cost", "price"):
+                assert working.holds is not False, (candidate["id"], working)
+    for working in arithmetic.of_plan(plan.request, plan.result):
+        path = f"/plans/{plan.pk}/how/?figure={working.key}"
+        assert working.formula in unescape(admin_page.get(path, headers={"HX-Request": "true"}).content.decode())
+    path = f"/plans/{plan.pk}/how/?figure=cost&candidate={quote(chosen[0]['id'])}"
+    assert "bill of a month / million output tokens" in admin_page.get(path).content.decode()
+    assert "These lines give it" in admin_page.get(path.replace("=cost", "=month")).content.decode()
+    margin = admin_page.get(f"/plans/{plan.pk}/how/?figure=margin&workload=code-completion").content.decode()
+    assert "cost of runner-up" in margin
+    assert admin_page.get(f"/plans/{plan.pk}/how/?figure=nonsense").status_code == 404
+    page = admin_page.get(f"/plans/{plan.pk}/").content.decode()
+    assert page.count('class="how"') > 10
+
+
+def test_the_runway_says_what_to_order_when(sample: dict[str, Any], admin_page: Client) -> None:
+    plan = sample["plan"]
+    path = f"/plans/{plan.pk}/runway/"
+    assert "No demand grows in this plan" in admin_page.get(path).content.decode()
+    plan.result["months"] = [
+        {"month": m, "gpus_needed": {"L40S": 4 * m}, "gpus_at_hand": {"L40S": 16}, "usd_per_month": "10.00"}
+        for m in range(7)
+    ]
+    plan.result["runways"] = [
+        {"gpu": "L40S", "full_in_months": 5, "order_in_months": 0.0, "gpus_short": 8, "sentence": "L40S: order."}
+    ]
+    plan.save()
+    body = admin_page.get(path).content.decode()
+    assert "The first pool, L40S, is full in month 5." in body
+    assert "Now" in body
+    assert "figure-runway-L40S" in body
 
 
 def test_a_what_if_form_makes_plans_beside_the_base(sample: dict[str, Any], admin_page: Client) -> None:

@@ -6,8 +6,10 @@ import datetime as dt
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from django import template
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -353,3 +355,24 @@ def query(context: Any, **changes: Any) -> str:
 def navigation(context: Any, label: str = "Main") -> dict[str, Any]:
     """The side bar's entries."""
     return {"navigation": pages.navigation(context["request"]), "label": label}
+
+
+@register.simple_block_tag
+def opens(content: str, plan: Any, figure: str, candidate: Any = None, workload: str = "") -> SafeString:
+    """A figure that opens to the arithmetic behind it; without scripts it is a link to a page that shows the same."""
+    query = {"figure": figure, "candidate": (candidate or {}).get("id", ""), "workload": workload}
+    path = reverse("dashboard:how", args=[plan.pk])
+    url = f"{path}?{urlencode({key: value for key, value in query.items() if value})}"
+    return format_html(
+        '<a class="how" href="{}" hx-get="{}" hx-target="#how" aria-haspopup="dialog">{}</a>', url, url, content
+    )
+
+
+@register.simple_tag
+def worked(value: Any, unit: str = "") -> SafeString:
+    """A figure of an arithmetic: money or a number with its unit."""
+    if fmt.as_float(value) is None:
+        return NO_DATA
+    if unit.startswith("$"):
+        return _number(fmt.money(value), unit[1:].strip(), f"${fmt.exact(value)}")
+    return _number(fmt.sig(value), unit, f"{fmt.exact(value)} {unit}".strip())

@@ -12,10 +12,21 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 
 from controlplane.core.models import Role
-from controlplane.dashboard import curves, figures, plancompare, planview, selectors
+from controlplane.dashboard import (
+    arithmetic,
+    curves,
+    figures,
+    figures_verdict,
+    fmt,
+    plancompare,
+    planrow,
+    planview,
+    selectors,
+)
 from controlplane.dashboard.forms import ScenarioForm
-from controlplane.dashboard.pages import act, actor, page, paginate, sentence, show
+from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
+from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
@@ -116,19 +127,23 @@ def _result_context(record: Plan) -> dict[str, Any]:
     }
 
 
-@page()
-def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
-    """One workload of a plan: verdict, all candidates, Pareto, memory, cost, what was left out."""
-    record = _plan(pk)
+def _workload_row(record: Plan, name: str) -> tuple[planrow.WorkloadRow, list[planrow.WorkloadRow]]:
     rows = planview.workload_rows(record.request or {}, record.result or {})
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         raise Http404(f"{record} has no workload {name}.")
+    return row, rows
+
+
+@page()
+def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
+    """One workload of a plan: verdict, flips, curves, all candidates, Pareto, memory, cost, what was left out."""
+    record = _plan(pk)
+    row, rows = _workload_row(record, name)
     ranked = planview.ranked(row)
     cost = (row.chosen or {}).get("cost") or {}
-    bars = [
-        (title, c["memory"]) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c and c.get("memory")
-    ]
+    pair = [(title, c) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c]
+    bars = [(title, c["memory"]) for title, c in pair if c.get("memory")]
     context = {
         "plan": record,
         "row": row,
@@ -137,29 +152,110 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "usd_axis": planview.usd_axis(ranked),
         "left_out": planview.left_out(row),
         "side_by_side": plancompare.side_by_side(row),
+        "flip_charts": planview.flip_charts(row),
+        "tornado_chart": planview.tornado_chart(row),
         "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),
         "memory_chart": figures.memory_stack(bars, ident=f"memory-{name}") if bars else None,
         "split_chart": figures.cost_split(cost.get("parts", ()), ident=f"cost-{name}") if cost else None,
         "placements": [p for p in (record.result or {}).get("placements", ()) if p["workload"] == name],
+        **_curves(request, record, row, pair),
     }
     return show(request, "dashboard/plan_workload.html", context)
 
 
+def _curves(
+    request: HttpRequest, record: Plan, row: planrow.WorkloadRow, wanted: list[tuple[str, planrow.Json]]
+) -> dict[str, Any]:
+    """Charts of the candidates whose curves are kept; the job that draws, when one does; why one has none."""
+    kept = {item.candidate_id: item for item in record.curves.filter(workload_name=row.name).select_related("job")}
+    drawn = []
+    for title, candidate in wanted:
+        item = kept.get(candidate["id"])
+        if item is not None and item.points:
+            label = f"{title}: {fmt.engine_label(planrow.engine_of(candidate))}"
+            drawn.append(curves.Curve(label, candidate, item.points))
+    same_axis = [curve for curve in drawn if curve.points["axis"] == drawn[0].points["axis"]]
+    first = kept.get(wanted[0][1]["id"]) if wanted else None
+    found: dict[str, Any] = {
+        "curve_charts": curves.charts(same_axis, row.workload) if same_axis else [],
+        "timeline": curves.timeline(drawn[0]) if drawn else None,
+        "curve_reason": first.reason if first is not None and not first.points else "",
+        "curve_candidate": wanted[0][1] if wanted else None,
+    }
+    if first is not None and first.job is not None and not first.job.is_final:
+        found |= progress_context(request, first.job)
+    return found
+
+
 @page()
-def plan_curves(request: HttpRequest, pk: int, name: str) -> HttpResponse:
-    """Load curves of one replica of the choice, simulated now; a fragment of the workload's page."""
+def plan_candidate(request: HttpRequest, pk: int) -> HttpResponse:
+    """One candidate of a plan, ``?id=``: how its figures came about, its load curves, memory and cost."""
     record = _plan(pk)
-    row = next(
-        (row for row in planview.workload_rows(record.request or {}, record.result or {}) if row.name == name), None
-    )
-    if row is None:
-        raise Http404(f"{record} has no workload {name}.")
-    context: dict[str, Any] = {"plan": record, "row": row}
-    try:
-        context["charts"] = curves.load_charts(record.pk, record.request or {}, row)
-    except PlannerError as error:
-        context["error"] = str(error)
-    return show(request, "dashboard/_curves.html", context)
+    key = request.GET.get("id", "")
+    found = next((c for c in (record.result or {}).get("candidates", ()) if c["id"] == key), None)
+    if found is None:
+        raise Http404(f"{record} has no candidate {key[:120]}.")
+    row, _ = _workload_row(record, found["workload"])
+    cost, ledger, label = found.get("cost") or {}, found.get("memory"), fmt.engine_label(planrow.engine_of(found))
+    context = {
+        "plan": record,
+        "row": row,
+        "candidate": found,
+        "engine": planrow.engine_of(found),
+        "usd": planrow.usd_per_mtok(found),
+        "parallelism": fmt.parallelism(found.get("settings")),
+        "workings": arithmetic.of_candidate(record.request or {}, found),
+        "memory_chart": figures.memory_stack([(label, ledger)], ident="memory") if ledger else None,
+        "split_chart": figures.cost_split(cost.get("parts", ()), ident="cost") if cost else None,
+        **_curves(request, record, row, [("This", found)]),
+    }
+    return show(request, "dashboard/plan_candidate.html", context)
+
+
+@page()
+def how(request: HttpRequest, pk: int) -> HttpResponse:
+    """The arithmetic behind ``?figure=``: of the plan, of ``candidate=``, or of the verdict on ``workload=``."""
+    record = _plan(pk)
+    asked, result = record.request or {}, record.result or {}
+    key, candidate = request.GET.get("figure", ""), request.GET.get("candidate")
+    if candidate:
+        found = next((c for c in result.get("candidates", ()) if c["id"] == candidate), None)
+        working = arithmetic.figure(asked, found, key) if found else None
+    elif name := request.GET.get("workload"):
+        working = arithmetic.margin(_workload_row(record, name)[0])
+    else:
+        working = next((w for w in arithmetic.of_plan(asked, result) if w.key == key), None) if result else None
+    if working is None:
+        raise Http404(f"{record} has no such figure.")
+    context = {"plan": record, "working": working, "candidate": candidate}
+    template = "dashboard/_how.html" if request.headers.get("HX-Request") else "dashboard/how.html"
+    return show(request, template, context)
+
+
+@act
+def draw_curves(request: HttpRequest, pk: int) -> HttpResponse:
+    """Have a candidate's load curves drawn; the page it came from shows how far that is."""
+    drawing.request_curves(actor=actor(request), plan=_plan(pk), candidate_id=request.POST.get("candidate", ""))
+    return redirect(back(request))
+
+
+@page()
+def runway(request: HttpRequest, pk: int) -> HttpResponse:
+    """Month by month: what grown demand needs, when each pool is full, what to order when, and what it costs."""
+    record = _plan(pk)
+    result = record.result or {}
+    months, found = result.get("months", ()), result.get("runways", ())
+    context = {
+        "plan": record,
+        "runways": sorted(found, key=lambda r: (r["full_in_months"] is None, r["full_in_months"] or 0, r["gpu"])),
+        "charts": [figures_verdict.runway(months, item) for item in found],
+        "cost_chart": figures_verdict.months_cost(months) if months else None,
+        "growths": planview.growths(record.request or {}),
+        "lead_time_months": (record.request or {}).get("lead_time_months"),
+        "last": months[-1] if months else None,
+        "first": months[0] if months else None,
+    }
+    return show(request, "dashboard/runway.html", context)
 
 
 @page()

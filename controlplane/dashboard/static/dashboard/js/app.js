@@ -27,10 +27,12 @@
   );
   addEventListener("afterprint", announceTheme);
 
+  let opener = null;
   const placePopover = (event) => {
     const box = event.target;
+    if (event.newState === "closed" && box.id === "how") opener?.focus({ preventScroll: true });
     if (event.newState !== "open" || !box.classList?.contains("popover")) return;
-    const button = document.querySelector(`[popovertarget="${box.id}"]`);
+    const button = box.id === "how" ? opener : document.querySelector(`[popovertarget="${box.id}"]`);
     if (!button) return;
     const at = button.getBoundingClientRect();
     const size = box.getBoundingClientRect();
@@ -40,6 +42,17 @@
     box.style.top = `${Math.max(12, below ? at.bottom + 6 : at.top - size.height - 6)}px`;
   };
   document.addEventListener("toggle", placePopover, true);
+
+  /* A figure that was pressed: its arithmetic has come and opens beside it. */
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.elt.classList.contains("how")) opener = event.detail.elt;
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    const box = event.detail.target;
+    if (box.id !== "how") return;
+    if (box.matches(":popover-open")) box.hidePopover();
+    box.showPopover();
+  });
 
   const csvCell = (cell) => {
     const text = cell.dataset.value ?? cell.textContent.trim();

@@ -1,0 +1,150 @@
+"""What one replica of a candidate does as its load grows past its knee, and the inside of its engine in a burst."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Literal
+
+import numpy as np
+
+from planner.catalog import get_model
+from planner.errors import InfeasibleError, UnsupportedError
+from planner.models.spec import ModelSpec
+from planner.placement.candidates import gpu_of_nodes
+from planner.placement.encoder import simulate_encoder
+from planner.plan_types import Candidate, PlanRequest, PlanWorkload
+from planner.recommend.costing import gpu_price
+from planner.serving import Instance, predict, simulate
+from planner.serving.arrivals import trace_at_rate
+from planner.serving.metrics import slo_ratio
+from planner.serving.predict import performance
+from planner.serving.types import CurvePoint, Lengths, Load, Performance, Timeline
+from planner.steptime import build
+
+SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.1, 1.2, 1.35, 1.5)
+"""Loads at which the curve is computed, as shares of the largest load within the SLO (the knee)."""
+REQUESTS = 600
+OFFLINE_STREAMS = 512
+BURST_PERIOD_S = 40.0
+BURST_ON_SHARE = 0.5
+BURST_PERIODS = 3
+BURST_REQUESTS = 6000
+TIMELINE_SAMPLES = 400
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateCurve:
+    """Predictions for one replica from light load to beyond the knee.
+
+    ``axis`` rate (requests/s offered) or concurrency (requests at once). ``knee`` is the largest load within the SLO,
+    None where the workload is offline and knows none. ``usd_per_hour`` of one replica at the planned load, constant
+    along the curve: a GPU costs the same idle and busy. ``timeline`` of a burst: arrivals at twice the knee's rate (or
+    twice its users) for half of each ``BURST_PERIOD_S``; None for one-pass models.
+    """
+
+    candidate_id: str
+    axis: Literal["rate", "concurrency"]
+    knee: float | None
+    points: tuple[CurvePoint, ...]
+    usd_per_hour: Decimal
+    timeline: Timeline | None
+    burst_per_s: float = 0.0  # arrivals while a burst lasts
+
+
+def candidate_curve(
+    candidate: Candidate,
+    workload: PlanWorkload,
+    request: PlanRequest,
+    progress: Callable[[float], None] | None = None,
+) -> CandidateCurve:
+    """Simulate ``candidate`` at ``SHARES`` of what it carries; ``progress`` gets the share that is done.
+
+    Raises InfeasibleError for a candidate that serves nothing and UnsupportedError for pools of prefill and decode,
+    whose replica is more than one instance.
+    """
+    if candidate.status != "ok" or candidate.settings is None or candidate.memory is None:
+        reason = next(iter(candidate.reasons), "it is not feasible")
+        raise InfeasibleError(f"there is no load to draw: {reason}", field="candidate", value=candidate.id)
+    if candidate.disagg is not None:
+        raise UnsupportedError("prefill and decode pools have no single curve", field="candidate", value=candidate.id)
+    model = get_model(workload.model)
+    gpu = gpu_of_nodes(candidate.gpu, request.nodes)
+    step = build(model, gpu, candidate.settings, calibrations=request.calibrations)
+    made = Instance(model, candidate.settings, candidate.memory, step)
+    knee, loads = _loads(candidate, workload)
+    axis: Literal["rate", "concurrency"] = "rate" if loads[0].kind == "open" else "concurrency"
+    points = []
+    for at, load in enumerate(loads):
+        found = _predicted(made, model, workload, load, request.seed)
+        points.append(CurvePoint(load.rate_per_s, load.concurrency, _meets(found, workload), found))
+        if progress is not None:
+            progress((at + 1) / (len(loads) + 1))
+    timeline, burst = None, 0.0
+    if model.task == "generate":
+        rate = knee if axis == "rate" and knee else max(point.performance.req_per_s for point in points)
+        timeline, burst = _burst(made, workload, rate, request.seed)
+    price = Decimal(str(gpu_price(request, candidate.gpu)))
+    charged = Decimal(candidate.gpus_per_replica) / candidate.sharers
+    usd = (charged * price + candidate.replica_extra_usd_per_hour).quantize(Decimal("0.0001"))
+    return CandidateCurve(candidate.id, axis, knee, tuple(points), usd, timeline, burst)
+
+
+def _loads(candidate: Candidate, workload: PlanWorkload) -> tuple[float | None, list[Load]]:
+    """The knee and the loads along the axis: rates (open), users (closed) or streams (offline)."""
+    load = workload.load
+    if load.kind == "open":
+        knee = candidate.replica_rate_per_s
+        if load.arrival == "trace":
+            rates = [knee * share for share in SHARES]
+            return knee, [replace(load, rate_per_s=r, times_s=trace_at_rate(load.times_s, r)) for r in rates]
+        base = replace(load, requests=REQUESTS, concurrency=0)
+        return knee, [replace(base, rate_per_s=knee * share) for share in SHARES]
+    if load.kind == "closed":
+        most = max(1.0, candidate.replica_share * load.concurrency)
+        marks = sorted({max(1, round(most * share)) for share in SHARES})
+        return most, [replace(load, concurrency=users, requests=max(REQUESTS, 2 * users)) for users in marks]
+    seats = candidate.settings.max_num_seqs * candidate.settings.dp if candidate.settings else OFFLINE_STREAMS
+    top = min(seats, OFFLINE_STREAMS)
+    marks = sorted({max(1, round(top ** (i / (len(SHARES) - 1)))) for i in range(len(SHARES))})
+    base = Load("closed", prefix_hit=load.prefix_hit)
+    return None, [replace(base, concurrency=streams, requests=max(REQUESTS, 2 * streams)) for streams in marks]
+
+
+def _predicted(made: Instance, model: ModelSpec, workload: PlanWorkload, load: Load, seed: int) -> Performance:
+    if model.task != "generate":
+        found = simulate_encoder(made.step, made.resolved, load, workload.input_tokens, slo=workload.slo, seed=seed)
+        return performance(found, made.step)
+    return predict(made, load, workload.input_tokens, workload.output_tokens, slo=workload.slo, seed=seed)
+
+
+def _meets(found: Performance, workload: PlanWorkload) -> bool:
+    if found.saturated:
+        return False
+    return slo_ratio(workload.slo, found.ttft_ms, found.tpot_ms, found.tpot_ms, found.e2e_ms) <= 1.0
+
+
+def _burst(made: Instance, workload: PlanWorkload, rate: float, seed: int) -> tuple[Timeline | None, float]:
+    requests = min(BURST_REQUESTS, max(50, round(rate * BURST_PERIOD_S * BURST_PERIODS)))
+    load = Load(
+        "open", rate_per_s=rate, arrival="onoff", on_share=BURST_ON_SHARE, period_s=BURST_PERIOD_S, requests=requests,
+        prefix_hit=workload.load.prefix_hit,
+    )  # fmt: skip
+    outputs: Lengths = workload.output_tokens
+    run = simulate(made, load, workload.input_tokens, outputs, seed=seed, timeline=True)
+    return _thinned(run.timeline), rate / BURST_ON_SHARE
+
+
+def _thinned(timeline: Timeline | None) -> Timeline | None:
+    """At most ``TIMELINE_SAMPLES`` samples, evenly, the first and the last among them."""
+    if timeline is None or len(timeline.t_s) <= TIMELINE_SAMPLES:
+        return timeline
+    kept = np.unique(np.linspace(0, len(timeline.t_s) - 1, TIMELINE_SAMPLES).round().astype(np.int64))
+    return Timeline(
+        t_s=timeline.t_s[kept],
+        running=timeline.running[kept],
+        waiting=timeline.waiting[kept],
+        kv_used=timeline.kv_used[kept],
+        live_kv=timeline.live_kv[kept],
+    )

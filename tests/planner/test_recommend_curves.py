@@ -1,0 +1,79 @@
+"""Load curves of candidates: they pass the knee, agree with the plan, and cost what the replica costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from fleet_samples import node, request, workload
+
+from planner.errors import InfeasibleError
+from planner.placement.candidates import candidates
+from planner.plan_types import Candidate, PlanWorkload
+from planner.recommend.curves import TIMELINE_SAMPLES, candidate_curve
+from planner.serving.types import Lengths, Load, SloTarget
+
+CHAT = workload(
+    "chat", load=Load("open", rate_per_s=10.0), slo=(SloTarget("ttft", "p90", 800.0), SloTarget("tpot", "p90", 30.0))
+)
+
+
+def first(work: PlanWorkload, **nodes: str) -> tuple[Candidate, object]:
+    asked = request([node("a", gpus=1, **nodes)], [work])
+    return next(c for c in candidates(work, asked) if c.status == "ok"), asked
+
+
+def test_an_open_load_passes_its_knee() -> None:
+    candidate, asked = first(CHAT)
+    seen: list[float] = []
+    curve = candidate_curve(candidate, CHAT, asked, seen.append)
+    assert curve.axis == "rate"
+    assert curve.knee == candidate.replica_rate_per_s
+    assert curve.points[0].meets_slo
+    assert not curve.points[-1].meets_slo, "half as much again as it carries breaks the SLO"
+    at_knee = next(p for p in curve.points if p.rate_per_s == pytest.approx(curve.knee))
+    assert at_knee.meets_slo
+    ttft = [p.performance.ttft_ms.p50 for p in curve.points if p.performance.ttft_ms]
+    assert ttft[-1] > ttft[0]
+    assert curve.usd_per_hour == Decimal("2.0000") + candidate.replica_extra_usd_per_hour.quantize(Decimal("0.0001"))
+    assert seen == sorted(seen)
+    assert curve.timeline is not None
+    assert 2 <= len(curve.timeline.t_s) <= TIMELINE_SAMPLES
+    assert max(curve.timeline.waiting) > 0, "twice the knee makes a queue"
+
+
+def test_the_same_candidate_gives_the_same_curve() -> None:
+    candidate, asked = first(CHAT)
+    assert candidate_curve(candidate, CHAT, asked).points == candidate_curve(candidate, CHAT, asked).points
+
+
+def test_users_and_offline_streams_are_drawn_over_concurrency() -> None:
+    users = replace(CHAT, load=Load("closed", concurrency=64), slo=(SloTarget("tpot", "p90", 20.0),))
+    candidate, asked = first(users)
+    curve = candidate_curve(candidate, users, asked)
+    assert (curve.axis, curve.knee) == ("concurrency", pytest.approx(candidate.replica_share * 64))
+    assert [p.concurrency for p in curve.points] == sorted({p.concurrency for p in curve.points})
+    night = replace(CHAT, load=Load("offline", requests=100_000), slo=())
+    candidate, asked = first(night)
+    curve = candidate_curve(candidate, night, asked)
+    assert (curve.axis, curve.knee) == ("concurrency", None)
+    rates = [p.performance.output_tok_per_s for p in curve.points]
+    assert rates[-1] > 3 * rates[0], "more streams, more tokens"
+
+
+def test_embeddings_have_a_curve_without_tokens_or_a_queue_of_decodes() -> None:
+    embed = workload(
+        "embed", model="BAAI/bge-m3", load=Load("open", rate_per_s=50.0), input_tokens=Lengths("fixed", value=256),
+        output_tokens=Lengths("fixed", value=1), slo=(SloTarget("e2e", "p95", 500.0),), kind="embed",
+    )  # fmt: skip
+    candidate, asked = first(embed)
+    curve = candidate_curve(candidate, embed, asked)
+    assert curve.timeline is None
+    assert all(p.performance.tpot_ms is None and p.performance.total_tok_per_s > 0 for p in curve.points)
+
+
+def test_what_serves_nothing_has_no_curve() -> None:
+    candidate, asked = first(CHAT)
+    with pytest.raises(InfeasibleError, match="too slow"):
+        candidate_curve(replace(candidate, status="infeasible", reasons=("too slow",)), CHAT, asked)

@@ -89,7 +89,7 @@ ROLE_FIELDS = (
     "capacity_policy",
     "enforce_eager",
 )
-MAX_INSTANCES = 1024
+MAX_INSTANCES = 128
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 50_000_000
 MAX_REPLICAS = 64

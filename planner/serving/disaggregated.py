@@ -254,7 +254,7 @@ def _closed(pools: _Pools) -> _Run:
 
 def _follow(e2e: F64, pauses: F64, clients: int) -> F64:
     """When each request is sent: the i-th of a client after its answer before and a pause."""
-    sent = np.arange(e2e.size) * _TICK_MS
+    sent: F64 = np.arange(e2e.size, dtype=np.float64) * _TICK_MS
     for start in range(clients, e2e.size, clients):
         size = min(clients, e2e.size - start)
         last = slice(start - clients, start - clients + size)

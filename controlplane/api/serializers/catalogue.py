@@ -132,6 +132,10 @@ class EstimateRequestSerializer(serializers.Serializer):
     prefix_hit = serializers.FloatField(required=False)
     seed = serializers.IntegerField(required=False)
     usd_per_gpu_hour = serializers.FloatField(required=False)
+    disagg = serializers.DictField(
+        required=False,
+        help_text="Prefill and decode on pools of their own: {prefill: {tp, instances, ...}, decode: {...}, link_gb_s}.",
+    )
 
 
 class EstimateSerializer(serializers.Serializer):
@@ -146,6 +150,7 @@ class EstimateSerializer(serializers.Serializer):
     power_w = serializers.FloatField(allow_null=True)
     evidence = serializers.CharField(allow_null=True)
     model_version = serializers.CharField()
+    disagg = serializers.DictField(required=False, help_text="With pools: each role's memory and use, the transfer.")
 
 
 class MemorySettingsSerializer(SettingsSerializer):

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.economics.currency import symbol
+from planner.economics.types import PriceSheet
 from planner.jsonio import to_json
 from planner.plan_types import Candidate, PlanRequest, PlanResult
 
@@ -75,11 +77,12 @@ def _progress(share: float, text: str) -> None:
 def as_text(request: PlanRequest, result: PlanResult) -> str:
     """The plan in words and tables."""
     by_id = {candidate.id: candidate for candidate in result.candidates}
+    sign = symbol(request.currency)
     blocks = [
-        f"Plan {result.request_name}: {result.status}, ${result.usd_per_hour:,.2f} an hour for GPUs placed, "
-        f"${result.idle_usd_per_hour:,.2f} idle; objective ${result.objective_usd_per_hour:,.2f}, "
-        f"bound ${result.bound_usd_per_hour:,.2f} (gap {result.gap:.2%}), {result.moves} moves.",
-        _placed_table(result, by_id),
+        f"Plan {result.request_name}: {result.status}, {sign}{result.usd_per_hour:,.2f} an hour for GPUs placed, "
+        f"{sign}{result.idle_usd_per_hour:,.2f} idle; objective {sign}{result.objective_usd_per_hour:,.2f}, "
+        f"bound {sign}{result.bound_usd_per_hour:,.2f} (gap {result.gap:.2%}), {result.moves} moves.",
+        _placed_table(result, by_id, sign.strip()),
         "\n".join(f"{verdict.workload}: {verdict.sentence}" for verdict in result.verdicts),
     ]
     if result.unplaced:
@@ -99,7 +102,11 @@ def as_text(request: PlanRequest, result: PlanResult) -> str:
             (b.name, f"{b.usd_per_hour:,.2f}", f"{b.served_share:.0%}", str(b.unplaced_replicas))
             for b in result.baselines
         ]
-        blocks.append(table(("Simpler rules", "$/hour", "served", "replicas left out"), rows))
+        blocks.append(table(("Simpler rules", f"{sign.strip()}/hour", "served", "replicas left out"), rows))
+    if request.rates:
+        used = [f"1 {rate.currency} = {rate.usd_per_unit} USD of {rate.date} ({rate.source})" for rate in request.rates]
+        blocks.append("Exchange rates\n" + "\n".join(used))
+    blocks += [_price_table(sheet, sign) for sheet in request.price_sheets]
     if result.runways:
         blocks.append("Months ahead\n" + "\n".join(runway.sentence for runway in result.runways))
     rules = [(rule.claim, rule.verdict.replace("_", " "), rule.sentence) for rule in result.rules]
@@ -108,7 +115,7 @@ def as_text(request: PlanRequest, result: PlanResult) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _placed_table(result: PlanResult, by_id: dict[str, Candidate]) -> str:
+def _placed_table(result: PlanResult, by_id: dict[str, Candidate], sign: str) -> str:
     replicas: Counter[str] = Counter()
     nodes: dict[str, set[str]] = {}
     for placement in result.placements:
@@ -139,10 +146,17 @@ def _placed_table(result: PlanResult, by_id: dict[str, Candidate]) -> str:
             )
         )
     heads = (
-        "Workload", "Candidate", "Replicas", "GPUs", "req/s each", "TTFT p50 ms", "TPOT ms", "$/M tok", "Evidence",
-        "Nodes",
+        "Workload", "Candidate", "Replicas", "GPUs", "req/s each", "TTFT p50 ms", "TPOT ms", f"{sign}/M tok",
+        "Evidence", "Nodes",
     )  # fmt: skip
     return table(heads, rows)
+
+
+def _price_table(sheet: PriceSheet, sign: str) -> str:
+    rows = [(t.label, f"{t.usd_per_gpu_hour}", t.formula, t.source) for t in sheet.terms]
+    rows.append(("total", f"{sheet.usd_per_gpu_hour}", "", sheet.source))
+    title = f"Price of {sheet.pool} ({sheet.gpu}), {sheet.basis}"
+    return f"{title}\n" + table(("Part", f"{sign.strip()}/GPU-hour", "How", "Source"), rows)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from planner.catalog import get_gpu, get_model
-from planner.economics.types import GpuHourPrice
+from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanNode, PlanRequest, PlanWorkload, PurchaseOption
@@ -24,6 +24,11 @@ KWH_STEP = Decimal("0.0001")
 MOST_FACTOR = 100.0
 ELECTRICITY = "electricity"
 """Label of the part of a GPU-hour price that electricity is (see planner.economics.price)."""
+
+
+def _scaled_energy(energy: EnergyPrice, factor: Decimal) -> EnergyPrice:
+    bands = tuple(replace(band, usd_per_kwh=(band.usd_per_kwh * factor).quantize(KWH_STEP)) for band in energy.bands)
+    return replace(energy, usd_per_kwh=(energy.usd_per_kwh * factor).quantize(KWH_STEP), bands=bands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,9 @@ class ElectricityChange:
             raise InputError("the plan knows no price of electricity", field="usd_per_kwh", value=self.usd_per_kwh)
         old = request.energy.usd_per_kwh
         energy = replace(request.energy, usd_per_kwh=self.usd_per_kwh.quantize(KWH_STEP))
-        found = replace(request, energy=energy)
+        factor = self.usd_per_kwh / old if old else Decimal(1)
+        sites = tuple(replace(site, energy=_scaled_energy(site.energy, factor)) for site in request.site_energy)
+        found = replace(request, energy=replace(energy, bands=_scaled_energy(energy, factor).bands), site_energy=sites)
         if old <= 0:
             return found
         share = self.usd_per_kwh / old

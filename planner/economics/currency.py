@@ -21,10 +21,10 @@ CONVERTED_STEP = Decimal("0.000001")  # prices and tariffs that come from anothe
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRate:
-    """One unit of ``currency`` was worth ``usd_per_unit`` US dollars on the day ``on`` (ISO 8601)."""
+    """One unit of ``currency`` was worth ``usd_per_unit`` US dollars on the day ``date`` (ISO 8601)."""
 
     currency: str
-    on: str
+    date: str
     usd_per_unit: Decimal
     source: str = ""
 
@@ -44,11 +44,11 @@ class Converter:
         self._rates: dict[str, ExchangeRate] = {}
         for i, rate in enumerate(rates):
             code = currency_code(rate.currency, f"exchange_rates[{i}].currency")
-            _day(rate.on, f"exchange_rates[{i}].on")
+            _day(rate.date, f"exchange_rates[{i}].date")
             if rate.usd_per_unit <= 0:
                 raise InputError("must be above 0", field=f"exchange_rates[{i}].usd_per_unit", value=rate.usd_per_unit)
             known = self._rates.get(code)
-            if (not as_of or rate.on <= as_of) and (known is None or known.on <= rate.on):
+            if (not as_of or rate.date <= as_of) and (known is None or known.date <= rate.date):
                 self._rates[code] = rate
         self._used: dict[str, ExchangeRate] = {}
 

@@ -44,6 +44,17 @@ def gpu_price(request: PlanRequest, gpu: str) -> float:
     return _prices(request.nodes, request.purchase_options)[gpu][0]
 
 
+def gpu_basis(request: PlanRequest, gpu: str) -> str:
+    """Whether the lowest price of ``gpu`` is of ownership (tco), rental or the catalogue's."""
+    nodes = (*request.nodes, *(option.node for option in request.purchase_options))
+    return min((n for n in nodes if n.gpu == gpu), key=lambda n: n.price.usd_per_gpu_hour).price.basis
+
+
+def electricity_per_replica(candidate: Candidate, request: PlanRequest) -> float:
+    """Electricity of one replica an hour; 0 where power is unknown or the GPU price holds it."""
+    return _energy(candidate, request, Change())
+
+
 def usd_per_hour(candidate: Candidate, workload: PlanWorkload, request: PlanRequest, change: Change) -> float:
     """USD an hour of all replicas that the changed demand needs, operations and electricity included."""
     share = candidate.replica_share * change.rate_factor / change.load_factor
@@ -89,9 +100,14 @@ def _gpu_hours_per_revision(engine: EngineName, backend: str, gpus: int, costs: 
 
 
 def _energy(candidate: Candidate, request: PlanRequest, change: Change) -> float:
+    """Electricity of one replica an hour: as its bill holds it (the mean over the sites), or at one flat price."""
     if candidate.watts_per_gpu is None or request.energy is None:
         return 0.0
     if _prices(request.nodes, request.purchase_options)[candidate.gpu][1]:
         return 0.0
+    if change.usd_per_kwh is None and candidate.cost is not None:
+        month = dict(candidate.cost.parts).get("electricity", Decimal(0))
+        gpu_hours = float(candidate.cost.gpu_hours_per_month)
+        return float(month) / gpu_hours * float(candidate.gpus_charged) if gpu_hours else 0.0
     price = float(request.energy.usd_per_kwh) if change.usd_per_kwh is None else change.usd_per_kwh
     return candidate.watts_per_gpu * candidate.gpus_per_replica / 1000 * float(request.energy.pue) * price

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal
 
 from planner.catalog import get_gpu, get_model
+from planner.economics.currency import symbol
 from planner.economics.operations import (
     ADAPTER_SWAP_MINUTES,
     BUILD_MINUTES_TENSORRT,
@@ -51,7 +52,7 @@ def rules_of_thumb(
         _builds(candidates),
         _agility(request),
         _portability(request),
-        _hybrid(baselines, objective_usd_per_hour, served_share),
+        _hybrid(baselines, objective_usd_per_hour, served_share, symbol(request.currency)),
     )
 
 
@@ -250,7 +251,9 @@ def _portability(request: PlanRequest) -> RuleOfThumb:
     return RuleOfThumb("portability", claim, "confirmed", sentence, tuple(cases))
 
 
-def _hybrid(baselines: Sequence[Baseline], objective_usd_per_hour: Decimal, served_share: float) -> RuleOfThumb:
+def _hybrid(
+    baselines: Sequence[Baseline], objective_usd_per_hour: Decimal, served_share: float, sign: str
+) -> RuleOfThumb:
     claim = "A fleet of both engines is cheaper than either alone."
     alone = [baseline for baseline in baselines if baseline.name.endswith(" only")]
     if len(alone) < 2:
@@ -268,7 +271,7 @@ def _hybrid(baselines: Sequence[Baseline], objective_usd_per_hour: Decimal, serv
     share = 100 * saved / float(best.usd_per_hour) if best.usd_per_hour else 0.0
     outcome: Outcome = "confirmed" if share > 0.5 else "refuted"
     sentence = (
-        f"Both together cost ${objective_usd_per_hour:.2f} an hour, {best.name} ${best.usd_per_hour:.2f}: "
+        f"Both together cost {sign}{objective_usd_per_hour:.2f} an hour, {best.name} {sign}{best.usd_per_hour:.2f}: "
         f"{share:.1f} % saved."
     )
     return RuleOfThumb("hybrid", claim, outcome, sentence, tuple(cases))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
+from planner.economics.currency import symbol
 from planner.economics.energy import joules_per_token
 from planner.evidence import Evidence, Interval
 from planner.plan_types import Candidate, FlipPoint, Placement, PlanRequest, PlanWorkload, Sensitivity, Verdict
@@ -187,7 +188,9 @@ def _reasons(
         )
     found += _break_even(chosen) + _energy(chosen)
     prices = sorted({(c.gpu, gpu_price(request, c.gpu)) for c in (chosen, other)})
-    found.append("Prices: " + ", ".join(f"{gpu} ${usd:.2f} per GPU-hour" for gpu, usd in prices) + ".")
+    found.append(
+        "Prices: " + ", ".join(f"{gpu} {symbol(request.currency)}{usd:.2f} per GPU-hour" for gpu, usd in prices) + "."
+    )
     return tuple(found)
 
 
@@ -202,10 +205,10 @@ def _dearer_bill_cheaper_token(chosen: Candidate, other: Candidate) -> list[str]
     if abs(ours - theirs) < Decimal(str(SAME)) * theirs:
         return []
     cheap, dear = (other, chosen) if theirs < ours else (chosen, other)
-    price, against = min(ours, theirs), max(ours, theirs)
+    price, against, sign = min(ours, theirs), max(ours, theirs), symbol(chosen.cost.currency)
     return [
         f"The bill of {ENGINE_LABEL[engine_of(cheap)]} is larger, yet it serves the same users more tokens: "
-        f"${_usd(price)} per million output tokens against ${_usd(against)} "
+        f"{sign}{_usd(price)} per million output tokens against {sign}{_usd(against)} "
         f"with {ENGINE_LABEL[engine_of(dear)]}."
     ]
 
@@ -217,7 +220,8 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
         unit, kind = candidate.cost.usd_per_mtok_output, "output"
         if unit is None:
             unit, kind = candidate.cost.usd_per_mtok_input, "input"
-        cost = f", ${_usd(unit)} per million {kind} tokens" if unit is not None else ""
+        sign = symbol(candidate.cost.currency)
+        cost = f", {sign}{_usd(unit)} per million {kind} tokens" if unit is not None else ""
     shape = f"{_count(candidate.replicas, 'replica')} of {_count(candidate.gpus_per_replica, 'GPU')}"
     rate = f"{figure(candidate.replica_rate_per_s)} requests/s"
     return (f"{label} on {place_words(candidate.id)}: {shape}, each carries {rate} within the SLO{cost}.",)
@@ -306,7 +310,7 @@ def _probe(chosen: Candidate, other: Candidate, request: PlanRequest) -> str:
     return (
         f"Probe {ENGINE_LABEL[engine_of(first)]} on {place_words(first.id)}: one replica at "
         f"{figure(first.replica_rate_per_s)} requests/s, about {PROBE_HOURS * 60:.0f} minutes on "
-        f"{_count(first.gpus_per_replica, 'GPU')} (${usd:.2f})."
+        f"{_count(first.gpus_per_replica, 'GPU')} ({symbol(request.currency)}{usd:.2f})."
     )
 
 

@@ -252,12 +252,12 @@ def test_ttft_rule_is_judged_on_equal_deployments(ttfts, outcome) -> None:
 
 def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
     alone = (Baseline("vLLM only", Decimal(12), 0, 1.0), Baseline("TensorRT-LLM only", Decimal(10), 3, 0.7))
-    rule = _hybrid(alone, Decimal(9), 1.0)
+    rule = _hybrid(alone, Decimal(9), 1.0, "$")
     assert rule.verdict == "confirmed"
     assert "vLLM only $12.00: 25.0 % saved" in rule.sentence
-    assert _hybrid(alone, Decimal(12), 1.0).verdict == "refuted"
-    assert _hybrid(alone[:1], Decimal(12), 1.0).verdict == "not_testable"
-    rule = _hybrid((replace(alone[0], served_share=0.8), alone[1]), Decimal(9), 1.0)
+    assert _hybrid(alone, Decimal(12), 1.0, "$").verdict == "refuted"
+    assert _hybrid(alone[:1], Decimal(12), 1.0, "$").verdict == "not_testable"
+    rule = _hybrid((replace(alone[0], served_share=0.8), alone[1]), Decimal(9), 1.0, "$")
     assert "vLLM only 80 % of the demand" in rule.sentence
 
 

@@ -19,7 +19,8 @@ _HIDDEN_BYTES = 2
 def activation_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
     """Torch peak of a dummy prefill of ``max_num_tokens`` tokens on one rank, in GiB.
 
-    Three hidden states, the widest feed-forward part, the experts' two buffers, and fp32 logits of the prompts' last
+    Three hidden states, the widest feed-forward part, the experts' two buffers
+    (with attention DP for the tokens of all its ranks, ``fused_moe``), and fp32 logits of the prompts' last
     tokens (at most ``max_batch_size`` rows). gpt-oss-120b at 8,224 tokens: 0.85 logged. The engine-build back end
     allocates its logits and sampling buffers for ``max_batch_size`` rows beforehand.
     """
@@ -34,9 +35,8 @@ def activation_gib(model: ModelSpec, resolved: ResolvedSettings) -> float:
         width = max(ffn.intermediate if ffn.experts == 0 else 0, ffn.shared_intermediate)
         widest = max(widest, 3.0 * width / resolved.tp)
         if ffn.experts:
-            experts = max(
-                experts, ffn.experts_per_token * (2.0 * ffn.expert_intermediate / inner_tp + 2.0 * model.hidden)
-            )
+            each = 2.0 * ffn.expert_intermediate / inner_tp + 2.0 * model.hidden
+            experts = max(experts, ffn.experts_per_token * each * resolved.dp)
     logits = min(resolved.max_num_seqs, tokens) * model.vocab / resolved.tp * 4
     if resolved.trt_backend == "tensorrt":
         logits = c.TRTLLM.decoder_units * resolved.max_num_seqs * model.vocab * 4 / resolved.tp

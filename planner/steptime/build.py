@@ -14,7 +14,7 @@ from planner.engines.vllm import USER
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
 from planner.steptime.efficiency import family
-from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time
+from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time, stage_time
 from planner.steptime.graph import MlaOp, MoeOp, RankGraph, build_graph
 from planner.steptime.roofline import RooflineSource
 from planner.steptime.sources import OperatorSource
@@ -114,7 +114,7 @@ def residuals_of(sampled: Sampled, resolved: ResolvedSettings, gpu: GpuSpec) -> 
 
 
 def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph, gpu: GpuSpec) -> StepModel:
-    host = (host_time(resolved), rank_time(resolved))
+    host = (host_time(resolved), rank_time(resolved), stage_time(resolved))
     by_sequence = sum((h.per_sequence_ms * np.minimum(SEQUENCES, h.up_to) for h in host), np.zeros_like(SEQUENCES))
     beside = host_floor(resolved)
     graph_sizes = () if resolved.enforce_eager else resolved.cuda_graph_sizes

@@ -17,7 +17,7 @@ from planner.engines.precision import as_loaded, computes_natively
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.sharding import VOCAB_PADDING, Parallel, RankLinear, linear_bits, linear_precision, rank_linears
 from planner.models.spec import Attention, Ffn, LayerGroup, Mla, ModelSpec, RecurrentState
-from planner.steptime.kernel_versions import all_reduce_factor, decode_factor
+from planner.steptime.kernel_versions import all_reduce_factor, decode_factor, travels_to_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +273,12 @@ class _Builder:
         )
         self.add(moe, group.count)
         if self.resolved.dp > 1:
-            # With whole experts per rank a token travels to the ranks of its experts; else every rank needs every
-            # token.
-            copies = min(ffn.experts_per_token, ep) if ep > 1 else ranks - 1
-            self.add(TransferOp("all_to_all", float(expert.k * max(1, copies)), ranks), 2 * group.count)
+            # With whole experts per rank a token travels to the ranks of its experts, where the engine sends it there;
+            # else every rank gets every token.
+            copies = ranks  # its own among them, which never leaves
+            if ep > 1 and travels_to_experts(self.resolved):
+                copies = min(ffn.experts_per_token, ep)
+            self.add(TransferOp("all_to_all", float(expert.k * copies), ranks), 2 * group.count)
 
     def mixer(self, group: LayerGroup, linears: list[RankLinear]) -> Mixer | None:
         tp, spec, kv_dtype = self.tp, group.mixer, self.resolved.kv_cache_dtype

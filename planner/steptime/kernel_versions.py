@@ -1,4 +1,4 @@
-"""Kernels of older engine versions against those of the versions that the operator data were measured on."""
+"""How engines and versions differ in what they run: kernels of older versions against the measured ones, exchanges."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def decode_factor(resolved: ResolvedSettings, attention: Attention) -> float:
     """Time of decode attention over that of the measured version."""
     wide = attention.heads >= _ENGINE_WIDE_GROUP * attention.kv_heads
     return _ENGINE_WIDE_GROUP_DECODE if wide and _engine_built(resolved) else 1.0
+
+
+def travels_to_experts(resolved: ResolvedSettings) -> bool:
+    """Whether a token goes only to the ranks that hold its experts. TensorRT-LLM gathers all tokens on all ranks and
+    scatters the sums (``fused_moe``: all-to-all needs multi-node NVLink), vLLM sends them."""
+    return resolved.engine is EngineName.VLLM

@@ -75,11 +75,7 @@ def route(
     done, turn, arrived, later = 0, 0, 0, 0
     clock = 0.0
     while True:
-        event = np.inf
-        if arrived < requests.order.size:
-            event = requests.sent[requests.order[arrived]]
-        if later > 0:
-            event = min(event, due_ms[0])
+        event = _next_ms(requests, arrived, due_ms, later)
         busy = False
         for r in range(replicas):
             busy = busy or _at_hand(stack, r) > 0
@@ -108,6 +104,7 @@ def route(
                             later = _push(due_ms, due_id, later, requests.sent[after], after)
                     s.ints[I_DONE] = 0
         clock = horizon
+        event = _next_ms(requests, arrived, due_ms, later)  # what ended may have been followed by something earlier
         if event < np.inf and event <= clock:
             if later > 0 and due_ms[0] == event:
                 request = due_id[0]
@@ -149,6 +146,17 @@ def replica(stack: KernelState, r: int) -> KernelState:
         stack.spans,
         stack.cache[r],
     )
+
+
+@part
+def _next_ms(requests: Routed, arrived: int, due_ms: np.ndarray, later: int) -> float:
+    """When the next request is sent; infinity when none is left."""
+    event = np.inf
+    if arrived < requests.order.size:
+        event = requests.sent[requests.order[arrived]]
+    if later > 0:
+        event = min(event, due_ms[0])
+    return event
 
 
 @part

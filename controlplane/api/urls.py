@@ -18,6 +18,7 @@ for prefix, viewset, basename in (
     ("nodes", inventory.NodeViewSet, "node"),
     ("gpus", inventory.GpuViewSet, "gpu"),
     ("prices", inventory.PriceViewSet, "price"),
+    ("exchange-rates", inventory.ExchangeRateViewSet, "exchangerate"),
     ("traces", workloads.TraceViewSet, "trace"),
     ("models", workloads.LlmModelViewSet, "llmmodel"),
     ("workloads", workloads.WorkloadViewSet, "workload"),

@@ -16,7 +16,7 @@ from controlplane.core.admin import EditableInline, ReadOnlyInline, TableAdmin, 
 from controlplane.core.models import User
 from controlplane.deployments.models import Deployment
 from controlplane.inventory import resources, services
-from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.planning.models import PlacementRow, Plan
 from planner.errors import PlannerError
 
@@ -41,7 +41,7 @@ class PriceInline(EditableInline):
     """Prices of a GPU model."""
 
     model = Price
-    fields = ("site", "valid_from", "basis", "usd_per_gpu_hour", "source")
+    fields = ("site", "valid_from", "basis", "usd_per_gpu_hour", "currency", "source")
 
 
 @admin.register(Site)
@@ -87,7 +87,7 @@ class GpuModelAdmin(InventoryAdmin):
         """With the prices."""
         return super().get_queryset(request).prefetch_related("prices")
 
-    @admin.display(description="USD per GPU-hour today")
+    @admin.display(description="per GPU-hour today")
     def price_now(self, obj: GpuModel) -> str:
         """The price that applies without a site."""
         return _price(obj, None)
@@ -163,7 +163,7 @@ class NodeAdmin(InventoryAdmin):
         """Count and kind."""
         return f"{obj.node_type.gpus} × {obj.node_type.gpu_model.name}"
 
-    @admin.display(description="USD per GPU-hour today")
+    @admin.display(description="per GPU-hour today")
     def price_now(self, obj: Node) -> str:
         """The price that applies at its site."""
         return _price(obj.node_type.gpu_model, obj.site) if obj.pk else "–"
@@ -213,11 +213,22 @@ class PriceAdmin(InventoryAdmin):
     """Prices."""
 
     resource_classes = (resources.PriceResource,)
-    list_display = ("gpu_model", "site", "valid_from", "basis", "usd_per_gpu_hour", "source")
+    list_display = ("gpu_model", "site", "valid_from", "basis", "usd_per_gpu_hour", "currency", "source")
     list_filter = ("basis", "site")
     search_fields = ("gpu_model__name", "source")
     list_select_related = ("gpu_model", "site")
     autocomplete_fields = ("gpu_model", "site")
+
+
+@admin.register(ExchangeRate)
+class ExchangeRateAdmin(InventoryAdmin):
+    """Exchange rates."""
+
+    resource_classes = (resources.ExchangeRateResource,)
+    list_display = ("currency", "date", "usd_per_unit", "source")
+    list_filter = ("currency",)
+    search_fields = ("currency", "source")
+    date_hierarchy = "date"
 
 
 def _price(model: GpuModel, site: Site | None) -> str:
@@ -225,7 +236,7 @@ def _price(model: GpuModel, site: Site | None) -> str:
         found = services.price_at(model, site, timezone.now().date())
     except PlannerError:
         return "no price"
-    return f"{found.usd_per_gpu_hour:.2f} ({found.basis})"
+    return f"{found.usd_per_gpu_hour:.2f} {services.price_currency(model, site)} ({found.basis})"
 
 
 def _indexes(indexes: list[int]) -> str:

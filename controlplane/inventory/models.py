@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 
 from django.core.exceptions import ValidationError
@@ -11,7 +12,10 @@ from django.db.models import Q
 
 from controlplane.core.models import BaseModel
 from planner.catalog import check_partition
+from planner.economics.currency import currency_code
+from planner.economics.tariff import EnergyPrice, TariffBand, hourly_prices
 from planner.errors import InputError
+from planner.jsonio import from_json
 
 ENGINES = ("vllm", "tensorrt_llm")
 
@@ -27,6 +31,29 @@ def validate_engines(value: object) -> None:
         raise ValidationError(f"Must be a list of one or more of: {', '.join(ENGINES)}.")
 
 
+def validate_currency(value: object) -> None:
+    """An ISO code, or the short name of a service unit."""
+    try:
+        currency_code(str(value), "currency")
+    except InputError as error:
+        raise ValidationError(f"{error.message} (got {str(value)[:20]!r}). {error.remedy}") from error
+
+
+def validate_bands(value: object) -> None:
+    """A list of tariff bands that do not overlap."""
+    try:
+        bands = from_json(tuple[TariffBand, ...], value, "tariff_bands")
+        hourly_prices(EnergyPrice(Decimal(0), bands=bands))
+    except InputError as error:
+        raise ValidationError(str(error)) from error
+
+
+def validate_day(value: object) -> None:
+    """A day that a rate can have."""
+    if isinstance(value, dt.date) and value.year < 1990:
+        raise ValidationError("Must be 1990 or later.")
+
+
 def validate_slices(value: object) -> None:
     """A list of "PROFILE", "PROFILE UUID" or either with "reserved" behind it, for instance "1g.10gb MIG-5c1f..."."""
     for item in value if isinstance(value, list) else [None]:
@@ -38,13 +65,36 @@ def validate_slices(value: object) -> None:
 
 
 class Site(BaseModel):
-    """A place with its electricity price. Money in ``currency`` is converted nowhere: plans are in USD."""
+    """A place with its electricity: a flat price, bands over the hours of the week, a demand charge; in ``currency``.
+
+    A plan converts to its own currency by the exchange rates.
+    """
 
     name = models.CharField(max_length=100, unique=True)
     slug = models.SlugField(max_length=60, unique=True)
-    currency = models.CharField(max_length=3, default="USD")
+    currency = models.CharField(
+        max_length=12, default="USD", validators=[validate_currency], help_text="Of the electricity prices."
+    )
     usd_per_kwh = models.DecimalField(
-        max_digits=8, decimal_places=4, default=Decimal("0.12"), validators=[MinValueValidator(Decimal(0))]
+        "price per kWh",
+        max_digits=8,
+        decimal_places=4,
+        default=Decimal("0.12"),
+        validators=[MinValueValidator(Decimal(0))],
+    )
+    tariff_bands = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[validate_bands],
+        help_text='Hours with another price: [{"days": ["mon"], "from_hour": 0, "to_hour": 6, "usd_per_kwh": "0.09"}]; '
+        "no days: every day.",
+    )
+    demand_usd_per_kw_month = models.DecimalField(
+        "demand charge per kW and month",
+        max_digits=10,
+        decimal_places=4,
+        default=Decimal(0),
+        validators=[MinValueValidator(Decimal(0))],
     )
     pue = models.DecimalField(
         "PUE", max_digits=4, decimal_places=2, default=Decimal("1.30"), validators=[MinValueValidator(Decimal(1))]
@@ -265,6 +315,9 @@ class Gpu(BaseModel):
 class Price(BaseModel):
     """What one GPU of a model costs an hour: stated (rental, catalogue) or computed from ``tco_inputs``.
 
+    Amounts are in ``currency``. ``tco_inputs`` are planner ``TcoInputs`` of a node when the basis is ownership; with a
+    rental basis ``RentalInputs``: what is committed, reserved or spot, and licences on top.
+
     The newest ``valid_from`` not in the future applies; one with a site goes before one without.
     """
 
@@ -279,12 +332,13 @@ class Price(BaseModel):
     site = models.ForeignKey(Site, null=True, blank=True, on_delete=models.CASCADE, related_name="prices")
     basis = models.CharField(max_length=10, choices=Basis)
     usd_per_gpu_hour = models.DecimalField(
-        "USD per GPU-hour", max_digits=10, decimal_places=4, validators=[MinValueValidator(Decimal(0))]
+        "price per GPU-hour", max_digits=10, decimal_places=4, validators=[MinValueValidator(Decimal(0))]
     )
+    currency = models.CharField(max_length=12, default="USD", validators=[validate_currency])
     tco_inputs = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Inputs of the cost of ownership, when that is the basis (see planner TcoInputs).",
+        help_text="How the price comes about: cost of ownership, or committed and spot shares of a rental.",
     )
     source = models.CharField(max_length=300)
     valid_from = models.DateField()
@@ -308,4 +362,26 @@ class Price(BaseModel):
         ]
 
     def __str__(self) -> str:
-        return f"{self.gpu_model} {self.usd_per_gpu_hour} USD/h"
+        return f"{self.gpu_model} {self.usd_per_gpu_hour} {self.currency}/h"
+
+
+class ExchangeRate(BaseModel):
+    """What one unit of a currency, or of a service unit, was worth in US dollars on a day."""
+
+    currency = models.CharField(max_length=12, validators=[validate_currency])
+    date = models.DateField(validators=[validate_day])
+    usd_per_unit = models.DecimalField(
+        "USD per unit", max_digits=18, decimal_places=8, validators=[MinValueValidator(Decimal("0.00000001"))]
+    )
+    source = models.CharField(max_length=300)
+
+    class Meta:
+        ordering = ["currency", "-date"]
+        constraints = [
+            models.UniqueConstraint(fields=["currency", "date"], name="inventory_exchangerate_once_a_day"),
+            models.CheckConstraint(condition=Q(usd_per_unit__gt=0), name="inventory_exchangerate_positive"),
+            models.CheckConstraint(condition=~Q(currency="USD"), name="inventory_exchangerate_not_of_the_dollar"),
+        ]
+
+    def __str__(self) -> str:
+        return f"1 {self.currency} = {self.usd_per_unit.normalize():f} USD on {self.date}"

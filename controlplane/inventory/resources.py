@@ -8,7 +8,7 @@ from django.utils.text import slugify
 from import_export.fields import Field
 
 from controlplane.core.resources import NamedForeignKey, RecordResource, TextList
-from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 
 
 class _Slugged(RecordResource):
@@ -27,7 +27,7 @@ class SiteResource(_Slugged):
     class Meta(RecordResource.Meta):
         model = Site
         import_id_fields = ("slug",)
-        fields = ("slug", "name", "currency", "usd_per_kwh", "pue", "notes")
+        fields = ("slug", "name", "currency", "usd_per_kwh", "pue", "demand_usd_per_kw_month", "tariff_bands", "notes")
 
 
 class GpuModelResource(RecordResource):
@@ -103,7 +103,9 @@ class PriceResource(RecordResource):
     class Meta(RecordResource.Meta):
         model = Price
         import_id_fields = ("gpu_model", "site", "valid_from")
-        fields = ("gpu_model", "site", "valid_from", "basis", "usd_per_gpu_hour", "source", "notes")
+        fields = (
+            "gpu_model", "site", "valid_from", "basis", "usd_per_gpu_hour", "currency", "tco_inputs", "source", "notes",
+        )  # fmt: skip
 
     def before_import(self, dataset: Any, **kwargs: Any) -> None:
         """Without a site column the prices hold everywhere."""
@@ -122,6 +124,15 @@ class PriceResource(RecordResource):
         return Price.objects.filter(gpu_model=gpu_model, site=site, valid_from=valid_from).first()
 
 
+class ExchangeRateResource(RecordResource):
+    """Exchange rates: a currency, a day, USD per unit, a source."""
+
+    class Meta(RecordResource.Meta):
+        model = ExchangeRate
+        import_id_fields = ("currency", "date")
+        fields = ("currency", "date", "usd_per_unit", "source")
+
+
 RESOURCES: dict[str, type[RecordResource]] = {
     "sites": SiteResource,
     "gpu-models": GpuModelResource,
@@ -129,4 +140,5 @@ RESOURCES: dict[str, type[RecordResource]] = {
     "nodes": NodeResource,
     "gpus": GpuResource,
     "prices": PriceResource,
+    "exchange-rates": ExchangeRateResource,
 }

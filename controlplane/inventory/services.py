@@ -18,19 +18,23 @@ from controlplane.core.models import Role
 from controlplane.core.resources import ImportReport
 from controlplane.core.resources import import_table as _import_table
 from controlplane.core.services import delete_record, save_record
-from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from planner import catalog
 from planner.catalog.mig import canonical_profile
-from planner.economics.price import TcoInputs, gpu_hour_price
+from planner.economics.currency import BASE, Converter
+from planner.economics.currency import ExchangeRate as Rate
+from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price
+from planner.economics.tariff import TariffBand
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import PlannerError
+from planner.fleet_money import checked_energy
 from planner.jsonio import from_json
 from runners.contracts import DiscoveredGpu, Observation, node_queue
 
-Item = Site | GpuModel | NodeType | Node | Gpu | Price
-I = TypeVar("I", Site, GpuModel, NodeType, Node, Gpu, Price)  # noqa: E741
+Item = Site | GpuModel | NodeType | Node | Gpu | Price | ExchangeRate
+I = TypeVar("I", Site, GpuModel, NodeType, Node, Gpu, Price, ExchangeRate)  # noqa: E741
 
 
 def save_item(*, actor: Actor, record: I, expected_version: int | None = None) -> I:
@@ -44,7 +48,7 @@ def save_item(*, actor: Actor, record: I, expected_version: int | None = None) -
         if isinstance(record, (Site, NodeType, Node)) and not record.slug:
             record.slug = slugify(record.name)[:60]
         if isinstance(record, Price):
-            _compute_tco(record)
+            _compute_price(record)
         save_record(record, actor=actor, expected_version=expected_version)
         if isinstance(record, Node):
             sync_gpus(actor=actor, node=record)
@@ -70,7 +74,7 @@ def site_of(record: Item) -> Site | None:
         return record if record.pk else None
     if isinstance(record, (Node, Price)):
         return record.site if record.site_id else None
-    return record.node.site if isinstance(record, Gpu) else None
+    return record.node.site if isinstance(record, Gpu) else None  # a rate, a type: for operators of everything
 
 
 def sync_gpus(*, actor: Actor, node: Node, fresh: bool = False) -> int:
@@ -89,7 +93,8 @@ def sync_gpus(*, actor: Actor, node: Node, fresh: bool = False) -> int:
 
 
 def import_table(*, actor: Actor, table: str, name: str, content: bytes, dry_run: bool = False) -> ImportReport:
-    """Import a CSV or XLSX file, wholly or not at all. ``table``: sites, gpu-models, node-types, nodes, gpus, prices.
+    """Import a CSV or XLSX file, wholly or not at all. ``table``: sites, gpu-models, node-types, nodes, gpus, prices,
+    exchange-rates.
 
     Raises TableError with every fault (row, field, value, remedy), KeyError for an unknown table, PermissionDenied.
     """
@@ -107,30 +112,68 @@ def export_table(*, table: str, form: str = "csv", rows: QuerySet | None = None)
     return content.encode() if isinstance(content, str) else content
 
 
-def price_at(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None = None) -> GpuHourPrice:
-    """What one GPU costs an hour at a site on a day: the recorded price, else the catalogue's.
-
-    Raises UnsupportedError when neither is known.
-    """
+def price_row(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None = None) -> Price | None:
+    """The recorded price that applies to a GPU at a site on a day; None when there is none."""
     day = on or timezone.now().date()
     rows = [
         row
         for row in gpu_model.prices.all()
         if row.valid_from <= day and row.site_id in (None, site.pk if site else None)
     ]
-    if rows:
-        best = max(rows, key=lambda row: (row.site_id is not None, row.valid_from))
-        return hour_price(best)
-    return catalog.default_price(gpu_model.name)
+    return max(rows, key=lambda row: (row.site_id is not None, row.valid_from), default=None)
+
+
+def price_at(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None = None) -> GpuHourPrice:
+    """What one GPU costs an hour at a site on a day, in the currency it was stated in: recorded, else the catalogue's.
+
+    Raises UnsupportedError when neither is known.
+    """
+    found = price_row(gpu_model, site, on)
+    return catalog.default_price(gpu_model.name) if found is None else hour_price(found)
+
+
+def price_currency(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None = None) -> str:
+    """The currency of ``price_at``."""
+    found = price_row(gpu_model, site, on)
+    return BASE if found is None else found.currency
 
 
 def hour_price(price: Price) -> GpuHourPrice:
-    """A recorded price with its parts."""
-    if price.basis == Price.Basis.TCO and price.tco_inputs:
-        return _tco(price)
-    label = "rental" if price.basis == Price.Basis.RENTAL else price.get_basis_display().lower()
-    basis: Any = price.basis
-    return GpuHourPrice(price.usd_per_gpu_hour, basis, price.source, ((label, price.usd_per_gpu_hour),))
+    """A recorded price with its parts, in its own currency."""
+    inputs = price_inputs(price)
+    if inputs is None:
+        label = "rental" if price.basis == Price.Basis.RENTAL else price.get_basis_display().lower()
+        basis: Any = price.basis
+        return GpuHourPrice(price.usd_per_gpu_hour, basis, price.source, ((label, price.usd_per_gpu_hour),))
+    return _computed(price, inputs)
+
+
+def price_inputs(price: Price) -> TcoInputs | RentalInputs | None:
+    """What a price is computed from; None when it is stated as it is. Raises ValidationError for bad inputs."""
+    if not price.tco_inputs or price.basis == Price.Basis.CATALOGUE:
+        return None
+    stated = {"source": price.source, **price.tco_inputs}
+    if isinstance(stated.get("sources"), dict):
+        stated["sources"] = [[field, str(text)] for field, text in stated["sources"].items()]
+    try:
+        if price.basis == Price.Basis.TCO:
+            return from_json(TcoInputs, {**stated, "currency": price.currency}, "tco_inputs")
+        return from_json(RentalInputs, {**stated, "currency": price.currency}, "tco_inputs")
+    except PlannerError as error:
+        raise ValidationError({"tco_inputs": str(error)}) from error
+
+
+def site_energy(site: Site) -> EnergyPrice:
+    """Electricity of a site, in its own currency."""
+    bands = from_json(tuple[TariffBand, ...], site.tariff_bands, "tariff_bands")
+    return EnergyPrice(site.usd_per_kwh, site.pue, bands, site.demand_usd_per_kw_month)
+
+
+def exchange_rates() -> tuple[Rate, ...]:
+    """All recorded rates as the planner takes them."""
+    return tuple(
+        Rate(row.currency, row.date.isoformat(), row.usd_per_unit, row.source) for row in ExchangeRate.objects.all()
+    )
 
 
 def discover_node(*, actor: Actor, node: Node) -> Job:
@@ -201,16 +244,20 @@ def _take_orphans(gpu: Gpu, seen: DiscoveredGpu) -> list[str]:
     return [f"GPU {gpu.index} holds {seen.orphaned_mib:,} MiB without a live process; reset it or restart the host"]
 
 
-def _compute_tco(price: Price) -> None:
-    """With TCO inputs, the hourly figure follows from them."""
-    if price.basis == Price.Basis.TCO and price.tco_inputs:
-        price.usd_per_gpu_hour = _tco(price).usd_per_gpu_hour
+def _compute_price(price: Price) -> None:
+    """With inputs, the hourly figure follows from them."""
+    inputs = price_inputs(price)
+    if inputs is not None:
+        price.usd_per_gpu_hour = _computed(price, inputs).usd_per_gpu_hour
 
 
-def _tco(price: Price) -> GpuHourPrice:
-    site = price.site
-    energy = EnergyPrice(site.usd_per_kwh, site.pue) if site else EnergyPrice(Decimal("0.12"))
+def _computed(price: Price, inputs: TcoInputs | RentalInputs) -> GpuHourPrice:
+    """In the currency of the price; the site's electricity is converted to it."""
     try:
-        return gpu_hour_price(from_json(TcoInputs, price.tco_inputs, "tco_inputs"), energy)
+        money = Converter(price.currency, "", exchange_rates() if price.site_id else ())
+        energy = EnergyPrice(Decimal("0.12"))
+        if price.site is not None and isinstance(inputs, TcoInputs) and inputs.power_kw is not None:
+            energy = checked_energy(site_energy(price.site), price.site.currency, money, "site")
+        return gpu_hour_price(inputs, energy, money)
     except PlannerError as error:
         raise ValidationError({"tco_inputs": str(error)}) from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rest_framework import serializers
 
 from controlplane.api.serializers.base import ObjectField, RecordField, RecordSerializer, record_meta
-from controlplane.inventory.models import ENGINES, Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.inventory.models import ENGINES, ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
+from planner.economics.tariff import DAYS
 
 SLUG = {"slug": {"required": False, "help_text": "Made from the name when left out."}}
 
@@ -16,10 +19,33 @@ class EngineListField(serializers.ListField):
     child = serializers.ChoiceField(choices=ENGINES)
 
 
-class SiteSerializer(RecordSerializer):
-    """A place with its electricity price."""
+class BandSerializer(serializers.Serializer):
+    """Hours of the week with a price of their own."""
 
-    Meta = record_meta(Site, "name slug currency usd_per_kwh pue notes", brief="name slug", extra_kwargs=SLUG)
+    days = serializers.ListField(
+        child=serializers.ChoiceField(choices=DAYS), required=False, help_text="None: every day."
+    )
+    from_hour = serializers.IntegerField(min_value=0, max_value=23)
+    to_hour = serializers.IntegerField(min_value=1, max_value=24)
+    usd_per_kwh = serializers.DecimalField(max_digits=8, decimal_places=4, min_value=0)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """As it is stored: an exact number as text."""
+        value = super().to_internal_value(data)
+        return {**value, "usd_per_kwh": str(value["usd_per_kwh"])}
+
+
+class SiteSerializer(RecordSerializer):
+    """A place with its electricity, in its currency: a flat price, bands over the week, a demand charge."""
+
+    tariff_bands = BandSerializer(many=True, required=False)
+
+    Meta = record_meta(
+        Site,
+        "name slug currency usd_per_kwh tariff_bands demand_usd_per_kw_month pue notes",
+        brief="name slug",
+        extra_kwargs=SLUG,
+    )
 
 
 class GpuModelSerializer(RecordSerializer):
@@ -89,9 +115,15 @@ class PriceSerializer(RecordSerializer):
 
     Meta = record_meta(
         Price,
-        "gpu_model site basis usd_per_gpu_hour tco_inputs source valid_from notes",
-        brief="gpu_model site basis usd_per_gpu_hour",
+        "gpu_model site basis usd_per_gpu_hour currency tco_inputs source valid_from notes",
+        brief="gpu_model site basis usd_per_gpu_hour currency",
     )
+
+
+class ExchangeRateSerializer(RecordSerializer):
+    """What one unit of a currency was worth in US dollars on a day."""
+
+    Meta = record_meta(ExchangeRate, "currency date usd_per_unit source", brief="currency date usd_per_unit")
 
 
 class ImportReportSerializer(serializers.Serializer):

@@ -8,7 +8,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from controlplane.api.serializers.base import RecordField, RecordSerializer, Strict, record_meta, username
+from controlplane.api.serializers.base import ObjectField, RecordField, RecordSerializer, Strict, record_meta, username
 from controlplane.inventory.models import Site
 from controlplane.planning.models import ORCHESTRATORS, PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
@@ -22,6 +22,13 @@ SUMMARY = (
 """What of a result stands in a plan's detail; candidates, verdicts and placements have paths of their own."""
 
 
+def rows_field(name: str) -> serializers.ListField:
+    """A list of objects of a scenario, as a fleet file has them."""
+    return serializers.ListField(
+        child=ObjectField(), required=False, help_text=Scenario._meta.get_field(name).help_text
+    )
+
+
 class ScenarioSerializer(RecordSerializer):
     """A question: which workloads on the nodes of which sites. No sites or workloads: all of them."""
 
@@ -30,11 +37,16 @@ class ScenarioSerializer(RecordSerializer):
     orchestrators = serializers.ListField(
         child=serializers.ChoiceField(choices=ORCHESTRATORS), required=False, help_text="Whose nodes may be used."
     )
+    operations = ObjectField(required=False, help_text=Scenario._meta.get_field("operations").help_text)
+    api_prices = rows_field("api_prices")
+    cloud_prices = rows_field("cloud_prices")
+    price_classes = rows_field("price_classes")
 
     Meta = record_meta(
         Scenario,
         "name slug mode objective budget_usd_per_hour max_power_kw max_rack_units share_gpus orchestrators sites "
-        "workloads time_limit_s seed growth_per_month lead_time_months notes",
+        "workloads time_limit_s seed growth_per_month lead_time_months currency rates_as_of price_erosion_per_year "
+        "horizon_months operations api_prices cloud_prices price_classes notes",
         brief="name slug mode",
         extra_kwargs={"slug": {"required": False, "help_text": "Made from the name when left out."}},
     )

@@ -23,7 +23,7 @@ from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import BRIEF, FIELDS, RecordViewSet, accepted, actor_of, flag
 from controlplane.core.models import Role
 from controlplane.inventory import services
-from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 
 FORMS = {"csv": "text/csv; charset=utf-8", "xlsx": parsing.XLSX}
 FORMAT = OpenApiParameter(
@@ -212,3 +212,16 @@ class PriceViewSet(TableViewSet):
     )
     search_fields = ("gpu_model__name", "source", "notes")
     ordering_fields = ("id", "gpu_model__name", "usd_per_gpu_hour", "valid_from", "updated_at")
+
+
+class ExchangeRateViewSet(TableViewSet):
+    """What currencies and service units are worth in US dollars, by day."""
+
+    table = "exchange-rates"
+    queryset = ExchangeRate.objects.all()
+    serializer_class = shapes.ExchangeRateSerializer
+    filterset_class = filters_of(
+        ExchangeRate, {"currency": ["exact"], "date": ["exact", "gte", "lte"], "usd_per_unit": ["gte", "lte"]}
+    )
+    search_fields = ("currency", "source")
+    ordering_fields = ("id", "currency", "date", "updated_at")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy import performance_pages
 from benchmarks.accuracy.published import published
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
@@ -45,7 +46,6 @@ FAMILIES = (
     "glm",
 )
 POOL = re.compile(r"workers=(\d+) tp=(\d+) dp=(\d+) ep=(\d+)")
-OFFLINE_SOURCES = ("v0.14.0", "v0.20", "v1.0", "post-1.0")
 TTFT_STATS = (("ttft_ms_p50", "p50"), ("ttft_ms", "unstated"), ("ttft_ms_mean", "mean"))
 TPOT_STATS = (("tpot_ms_p50", "p50"), ("tpot_ms", "unstated"), ("tpot_ms_mean", "mean"))
 
@@ -229,21 +229,22 @@ def _pool_words(roles: dict[str, dict[str, int]]) -> str:
 
 
 def offline_rows() -> list[MeasuredRow]:
-    """Throughput with everything queued, from TensorRT-LLM's own performance pages."""
+    """Throughput with everything queued, from TensorRT-LLM's own performance pages, as each page says it was run."""
     rows = []
     for row in _read("offline_results.csv.gz"):
         page = row["source_id"].partition(":")[2]
         rate = number(row["output_tok_per_s"])
-        if not row["source_id"].startswith("trtllm_perf_overview") or page not in OFFLINE_SOURCES or not rate:
+        if not row["source_id"].startswith("trtllm_perf_overview") or page not in performance_pages.PAGES or not rate:
             continue
-        requests = _whole(row, "num_prompts") or (1000 if (number(row["isl"]) or 0) >= 5000 else 3000)
+        count = performance_pages.requests(int(row["isl"]), int(row["osl"]))
+        request = _request(row, {"kind": "offline", "requests": count})
         rows.append(
             MeasuredRow(
                 row_id=row["row_id"],
                 source=row["source_id"],
                 family=family(row["model"]),
                 kind="offline",
-                request=_request(row, {"kind": "offline", "requests": min(requests, 4000)}),
+                request={**request, **performance_pages.options(page, request)},
                 measured={"output_tok_per_s": (rate, "mean")},
                 notes=row["notes"],
                 load_label=f"{row['isl']}/{row['osl']} offline",

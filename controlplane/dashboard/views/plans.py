@@ -18,6 +18,7 @@ from controlplane.dashboard import (
     figures,
     figures_verdict,
     fmt,
+    fragmentview,
     plancompare,
     planrow,
     planview,
@@ -32,6 +33,7 @@ from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
 
 EXPORT_TARGETS = (
+    ("owners", "As the nodes' owners start it"),
     ("commands", "Shell commands"),
     ("compose", "Docker Compose"),
     ("kubernetes", "Kubernetes"),
@@ -122,6 +124,7 @@ def _result_context(record: Plan) -> dict[str, Any]:
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
         "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost"),
+        "fragmentation": fragmentview.fragmentation(result),
         "targets": EXPORT_TARGETS,
         "sites": len({node["site"] for node in request.get("nodes", ())}),
     }
@@ -244,10 +247,13 @@ def runway(request: HttpRequest, pk: int) -> HttpResponse:
     """Month by month: what grown demand needs, when each pool is full, what to order when, and what it costs."""
     record = _plan(pk)
     result = record.result or {}
-    months, found = result.get("months", ()), result.get("runways", ())
+    months = result.get("months", ())
+    found = sorted(
+        result.get("runways", ()), key=lambda r: (r["full_in_months"] is None, r["full_in_months"] or 0, r["gpu"])
+    )
     context = {
         "plan": record,
-        "runways": sorted(found, key=lambda r: (r["full_in_months"] is None, r["full_in_months"] or 0, r["gpu"])),
+        "runways": found,
         "charts": [figures_verdict.runway(months, item) for item in found],
         "cost_chart": figures_verdict.months_cost(months) if months else None,
         "growths": planview.growths(record.request or {}),

@@ -35,11 +35,17 @@ def names(plans: Sequence[Plan]) -> list[str]:
 
 def total_rows(found: Comparison) -> list[tuple[Line, list[Cell]]]:
     """Each total with its cells."""
-    return [(line, [_cell(line, value) for value in line.values]) for line in found.totals]
+    grows = [bool((plan.result or {}).get("runways")) for plan in found.plans]
+    return [
+        (line, [_cell(line, value, grown) for value, grown in zip(line.values, grows, strict=True)])
+        for line in found.totals
+    ]
 
 
-def _cell(line: Line, value: Any) -> Cell:
+def _cell(line: Line, value: Any, grown: bool) -> Cell:
     first = line.values[0]
+    if line.kind == "months" and value is None:
+        return Cell("lasts 3 years" if grown else "no growth asked", "", "", value != first)
     return Cell(shown(line.kind, value), fmt.exact(value) if fmt.as_float(value) is not None else "",
                 _change(line.kind, first, value), value != first)  # fmt: skip
 
@@ -47,7 +53,7 @@ def _cell(line: Line, value: Any) -> Cell:
 def shown(kind: str, value: Any) -> str:
     """A total as text."""
     if value is None:
-        return "beyond 3 years, or no growth" if kind == "months" else "–"
+        return "–"
     if kind == "usd":
         return fmt.money(value)
     if kind == "share":

@@ -165,7 +165,7 @@ def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Cha
     """What a month costs, part by part, and the bill that they add up to."""
     rows = [(name[:1].upper() + name[1:], Decimal(value)) for name, value in parts]
     total = sum((value for _, value in rows), Decimal(0))
-    names = [name for name, _ in rows] + ["Bill"]
+    names = [name.replace(" ", "<br>", 1) for name, _ in rows] + ["Bill"]
     values = [float(value) for _, value in rows] + [float(total)]
     traces = [
         go.Waterfall(
@@ -178,7 +178,7 @@ def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Cha
     ]  # fmt: skip
     figure_layout = {
         "yaxis": axis("Cost", "USD a month", rangemode="tozero"),
-        "xaxis": {"showgrid": False},
+        "xaxis": {"showgrid": False, "tickangle": 0},
         "margin": {"t": 28},
     }
     columns = (Column("Part", numeric=False), Column("Cost", "USD a month"))

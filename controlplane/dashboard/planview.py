@@ -111,12 +111,11 @@ def tornado_chart(row: WorkloadRow) -> Chart | None:
 
 
 def growths(request: Json) -> list[tuple[str, float]]:
-    """Workloads that grow, and by how much a month."""
-    return [
-        (workload["name"], workload["growth_per_month"])
-        for workload in request.get("workloads", ())
-        if workload.get("growth_per_month")
-    ]
+    """Workloads that grow, and by how much a month; one line where all grow alike."""
+    found = [(workload["name"], workload.get("growth_per_month") or 0.0) for workload in request.get("workloads", ())]
+    if len(found) > 1 and len({growth for _, growth in found}) == 1:
+        return [("every workload", found[0][1])]
+    return [(name, growth) for name, growth in found if growth]
 
 
 def left_out(row: WorkloadRow) -> list[dict[str, Any]]:

@@ -13,6 +13,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.planning.models import Plan
+from planner.errors import InputError
+from planner.jsonio import from_json, to_json
+from planner.plan_types import PlanRequest
 from planner.units import HOURS_PER_MONTH
 
 Json = Mapping[str, Any]
@@ -204,7 +207,7 @@ def _totals(plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]]) -> Ite
     yield of("runway_months", "First pool full", "months", "months", lambda r: first_full(r)[0])
     yield of("too_close", "Verdicts too close", "count", "", lambda r: sum(v["too_close"] for v in r["verdicts"]))
     yield of("status", "Search", "text", "", lambda r: r["status"])
-    yield of("gap", "Gap to the bound", "share", "", lambda r: r["gap"])
+    yield of("gap", "Gap to the bound", "share", "", lambda r: round(r["gap"], 5))
 
 
 def _served(request: Json, result: Json) -> dict[str, Served]:
@@ -270,7 +273,7 @@ def _shape(chosen: Json) -> str:
 
 
 def _differences(plans: Sequence[Plan]) -> Iterator[Difference]:
-    sections = [dict(_sections(plan.request or {}, plan.result or {})) for plan in plans]
+    sections = [dict(_sections(_completed(plan.request or {}), plan.result or {})) for plan in plans]
     for section in sections[0]:
         items = list(dict.fromkeys(item for side in sections for item in side[section]))
         for item in items:
@@ -283,6 +286,15 @@ def _differences(plans: Sequence[Plan]) -> Iterator[Difference]:
                 values = [side.get(field, ABSENT) for side in flat]
                 if len({str(value) for value in values}) > 1:
                     yield Difference(section, item, field, tuple(map(_short, values)))
+
+
+def _completed(request: Json) -> Json:
+    """With the defaults of fields that an older planner did not know; as it is when it can no longer be read."""
+    try:
+        completed: Json = to_json(from_json(PlanRequest, request))
+    except InputError:
+        return request
+    return completed
 
 
 def _sections(request: Json, result: Json) -> Iterator[tuple[str, dict[str, Any]]]:

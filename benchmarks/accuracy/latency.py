@@ -27,6 +27,8 @@ from planner.estimate import estimate
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
 KINDS = ("serving", "serving_stated", "offline", "h200", "h200_runs", "disagg")
+NOT_ITS_OWN = ("serving_stated", "disagg")
+"""Kinds that aiconfigurator's estimate is not held beside: the same rows again, and pools, which it sizes otherwise."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,6 @@ def run(argv: list[str]) -> dict[str, Any]:
     if options.peer:
         from benchmarks.accuracy.peer import compare
 
-        result["aiconfigurator"] = compare([s for s in scored if s.status == "ok" and s.row.kind != "serving_stated"])
+        result["aiconfigurator"] = compare([s for s in scored if s.status == "ok" and s.row.kind not in NOT_ITS_OWN])
     result["intervals_cross_validated"] = held
     return result

@@ -96,14 +96,33 @@ class FleetNode:
         ]
 
 
-def holdings(plan: Plan | None) -> list[Holding]:
+@dataclass(frozen=True)
+class Situation:
+    """The plan in force, and the deployments that hold GPUs or have failed, newest first: read once for a page."""
+
+    plan: Plan | None
+    deployments: tuple[Deployment, ...]
+
+    @classmethod
+    def now(cls) -> Situation:
+        """As it is."""
+        rows = Deployment.objects.filter(state__in=(*HELD, Deployment.State.FAILED)).select_related("workload")
+        return cls(selectors.current_plan(), tuple(rows.order_by("-updated_at")))
+
+    def in_state(self, *states: str) -> list[Deployment]:
+        """Deployments in one of ``states``."""
+        return [row for row in self.deployments if row.state in states]
+
+
+def holdings(situation: Situation) -> list[Holding]:
     """Who holds which GPUs: live deployments, and what the plan in force places beyond them."""
+    plan = situation.plan
     held = [
         Holding(
             row.node_id, tuple(row.gpu_indexes), row.workload.name if row.workload else row.name,
             row.planned_engine or row.engine, row.state, reverse("dashboard:deployment", args=[row.pk]),
         )
-        for row in Deployment.objects.filter(state__in=HELD).select_related("workload")
+        for row in situation.in_state(*HELD)
     ]  # fmt: skip
     if plan is None:
         return held
@@ -124,16 +143,17 @@ def prices_by_gpu(site_id: int | None = None) -> dict[tuple[int, int | None], Pr
     return {(row.gpu_model_id, row.site_id): row for row in rows if site_id is None or row.site_id in (None, site_id)}
 
 
-def fleet(nodes: Iterable[Node] | None = None) -> list[FleetNode]:
+def fleet(nodes: Iterable[Node] | None = None, situation: Situation | None = None) -> list[FleetNode]:
     """Every node that is not retired, with who uses its GPUs."""
-    plan = selectors.current_plan()
+    situation = situation or Situation.now()
+    plan = situation.plan
     if nodes is None:
         nodes = node_rows()
     states: dict[int, dict[int, str]] = defaultdict(dict)
     for node_id, index, state in Gpu.objects.exclude(state=Gpu.State.OK).values_list("node_id", "index", "state"):
         states[node_id][index] = state
     by_node: dict[int, dict[int, Holding]] = defaultdict(dict)
-    for holding in holdings(plan):
+    for holding in holdings(situation):
         for index in holding.gpu_indexes:
             by_node[holding.node_id][index] = holding
     stranded = ((plan.result or {}).get("stranded_after") or {}).get("by_node", {}) if plan else {}

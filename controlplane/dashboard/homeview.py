@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
+from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.dashboard import fmt
-from controlplane.dashboard.fleetview import FleetNode
+from controlplane.dashboard.fleetview import FleetNode, Situation
 from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu
 from controlplane.jobs.models import Job
@@ -26,14 +27,19 @@ class Need:
     url: str
 
 
-def needs(rows: list[FleetNode]) -> list[Need]:
+def jobs_now() -> list[Job]:
+    """Jobs that run, and those of no deployment that failed in the last day; newest first, in one query."""
+    since = timezone.now() - dt.timedelta(days=1)
+    failed = Q(state=Job.State.FAILED, finished_at__gte=since, deployments__isnull=True)
+    return list(Job.objects.filter(failed | Q(state=Job.State.RUNNING)).defer("payload", "result").distinct()[:50])
+
+
+def needs(rows: list[FleetNode], situation: Situation, jobs: list[Job]) -> list[Need]:
     """What waits for a person, most pressing first."""
     found = []
-    for item in Deployment.objects.filter(state=Deployment.State.FAILED).order_by("-updated_at")[:5]:
+    for item in situation.in_state(Deployment.State.FAILED)[:5]:
         url = reverse("dashboard:deployment", args=[item.pk])
         found.append(Need("failed", f"{item.name} failed: {item.reason}", "See why", url))
-    since = timezone.now() - dt.timedelta(days=1)
-    failed = Job.objects.filter(state=Job.State.FAILED, finished_at__gte=since, deployments__isnull=True)
     found += [
         Need(
             "failed",
@@ -41,7 +47,7 @@ def needs(rows: list[FleetNode]) -> list[Need]:
             "Log",
             reverse("dashboard:job", args=[job.pk]),
         )
-        for job in failed.defer("payload", "result")[:5]
+        for job in [job for job in jobs if job.state == Job.State.FAILED][:5]
     ]
     for row in rows:
         missing = sum(state == Gpu.State.MISSING for state in row.gpu_states.values())
@@ -52,10 +58,11 @@ def needs(rows: list[FleetNode]) -> list[Need]:
     if unpriced:
         text = f"No price for {', '.join(unpriced)}; costs leave these GPUs out."
         found.append(Need("attention", text, "Prices", reverse("dashboard:prices")))
-    for plan in Plan.objects.filter(state=Plan.State.READY).select_related("scenario").defer("request", "result")[:3]:
+    ready = Plan.objects.filter(state=Plan.State.READY, title="").select_related("scenario")
+    for plan in ready.defer("request", "result")[:3]:
         url = reverse("dashboard:plan", args=[plan.pk])
         found.append(Need("info", f"{plan} is computed and waits for approval.", "Review", url))
-    waiting = Deployment.objects.filter(state=Deployment.State.PENDING).count()
+    waiting = len(situation.in_state(Deployment.State.PENDING))
     if waiting:
         noun = "deployment waits" if waiting == 1 else "deployments wait"
         url = f"{reverse('dashboard:deployments')}?state=pending"

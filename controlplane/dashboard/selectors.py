@@ -19,12 +19,14 @@ from controlplane.workloads.models import Workload
 
 def current_plan() -> Plan | None:
     """The plan in force: the newest approved one."""
-    return Plan.objects.filter(state=Plan.State.APPROVED).select_related("scenario").order_by("-approved_at").first()
+    rows = Plan.objects.filter(state=Plan.State.APPROVED).select_related("scenario", "approved_by")
+    return rows.order_by("-approved_at").first()
 
 
 def latest_ready_plan() -> Plan | None:
-    """The newest plan that waits for approval."""
-    return Plan.objects.filter(state=Plan.State.READY).select_related("scenario").order_by("-created_at").first()
+    """The newest plan that waits for approval; a what-if does not."""
+    ready = Plan.objects.filter(state=Plan.State.READY, title="").select_related("scenario")
+    return ready.order_by("-created_at").first()
 
 
 # Workloads

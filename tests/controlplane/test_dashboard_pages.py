@@ -400,7 +400,7 @@ def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_pag
 
 
 QUERIES = {
-    "/": 19,
+    "/": 14,
     "/fleet/": 9,
     "/fleet/nodes/": 8,
     "/fleet/discovered/": 9,

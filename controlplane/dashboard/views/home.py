@@ -8,13 +8,15 @@ from django.shortcuts import redirect
 
 from controlplane.dashboard import fleetview, fmt, homeview, planview, selectors, undo
 from controlplane.dashboard.pages import act, page, show
+from controlplane.jobs.models import Job
 
 
 @page()
 def home(request: HttpRequest) -> HttpResponse:
     """What is used, free and stranded, what it costs, whether objectives are met, and what waits for a person."""
-    rows = fleetview.fleet()
-    plan = selectors.current_plan() or selectors.latest_ready_plan()
+    situation = fleetview.Situation.now()
+    rows, jobs = fleetview.fleet(situation=situation), homeview.jobs_now()
+    plan = situation.plan or selectors.latest_ready_plan()
     plan_rows = list(selectors.verdicts_of(plan).values())
     slo = selectors.slo_tally()
     context = {
@@ -24,12 +26,12 @@ def home(request: HttpRequest) -> HttpResponse:
         "usd_per_mtok": planview.usd_per_mtok_output(plan_rows),
         "slo": slo,
         "accuracy": selectors.accuracy(),
-        "needs": homeview.needs(rows),
+        "needs": homeview.needs(rows, situation, jobs),
         "map": fleetview.fleet_map(rows, "workload", dense=True),
         "kinds": fleetview.by_gpu(rows),
         "emulated": slo.emulated,
         "has_nodes": bool(rows),
-        "running": selectors.job_list({"state": "running"})[:5],
+        "running": [job for job in jobs if job.state == Job.State.RUNNING][:5],
     }
     return show(request, "dashboard/home.html", context)
 

@@ -121,7 +121,7 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         return
     if query.load is None or query.inputs is None or query.outputs is None:
         return
-    instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved))
+    instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved, fabric=query.fabric))
     performance = predict(
         instance, query.load, query.inputs, query.outputs,
         seed=query.seed, replicas=query.replicas, router=query.router,

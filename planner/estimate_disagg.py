@@ -50,7 +50,9 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     instances = {}
     for role in ROLES:
         asked, (resolved, memory) = query.roles[role][0], checked[role]
-        instances[role] = Instance(asked.model, resolved, memory, build(asked.model, asked.gpu, resolved))
+        instances[role] = Instance(
+            asked.model, resolved, memory, build(asked.model, asked.gpu, resolved, fabric=asked.fabric)
+        )
     counts = {role: query.roles[role][1] for role in ROLES}
     gpus = sum(instances[role].resolved.gpus * counts[role] for role in ROLES)
     link = _link(decode.gpu, gpus, query.link_gb_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from planner.errors import InputError
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load
 from planner.serving.router import ROUTERS, Router
+from planner.steptime import Fabric
 
 KNOWN_FIELDS = (
     "id",
@@ -34,6 +35,8 @@ KNOWN_FIELDS = (
     "max_num_batched_tokens",
     "gpu_memory_gib",
     "used_by_others_gib",
+    "network_gb_s",
+    "gpus_per_node",
     "enforce_eager",
     "block_tokens",
     "kv_cache_max_tokens",
@@ -111,6 +114,7 @@ class Query:
     usd_per_gpu_hour: Decimal | None
     replicas: int = 1
     router: Router = "round_robin"
+    fabric: Fabric = field(default_factory=Fabric)
 
 
 def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> Query:
@@ -175,7 +179,13 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         usd_per_gpu_hour=None if price is None else _money(price),
         replicas=_whole(request, "replicas", default=1, most=MAX_REPLICAS) or 1,
         router=_router(request),
+        fabric=_fabric(request),
     )
+
+
+def _fabric(request: Mapping[str, Any]) -> Fabric:
+    network = _number(request, "network_gb_s", low=1e-3, high=1e5)
+    return Fabric(Fabric().network_gb_s if network is None else network, _whole(request, "gpus_per_node"))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
 from planner.serving.sizing import largest_load
 from planner.serving.types import LargestLoad, Lengths, Load, Performance
-from planner.steptime import build
+from planner.steptime import Fabric, build
 
 CLIFF_MARGIN = 0.9  # near saturation a small error is a long queue: plan on this share of the largest load
 SIMULATED_REQUESTS = 1200
@@ -30,7 +30,19 @@ def instance(model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, request
     Raises UnsupportedError when there is nothing to predict the speed from.
     """
     memory = ledger(model, gpu, resolved)
-    return Instance(model, resolved, memory, build(model, gpu, resolved, calibrations=request.calibrations))
+    fabric = fabric_of(request, gpu.name)
+    step = build(model, gpu, resolved, calibrations=request.calibrations, fabric=fabric)
+    return Instance(model, resolved, memory, step)
+
+
+def fabric_of(request: PlanRequest, gpu: str) -> Fabric:
+    """What joins nodes of ``gpu``: the slowest network among them, since a replica may be placed on any, and the most
+    GPUs that one holds. Where there is none it is the usual one."""
+    nodes = [node for node in request.nodes if node.gpu == gpu]
+    if not nodes:
+        return Fabric()
+    most = max(max(node.gpus, node.nvlink_domain) for node in nodes)
+    return Fabric(min(node.network_gb_s for node in nodes), most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from planner.errors import InfeasibleError, UnsupportedError
 from planner.models.spec import ModelSpec
 from planner.placement.candidates import gpu_of_nodes
 from planner.placement.encoder import simulate_encoder
+from planner.placement.sizing import fabric_of
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import gpu_price
 from planner.serving import Instance, predict, simulate
@@ -71,7 +72,8 @@ def candidate_curve(
         raise UnsupportedError("prefill and decode pools have no single curve", field="candidate", value=candidate.id)
     model = get_model(workload.model)
     gpu = gpu_of_nodes(candidate.gpu, request.nodes)
-    step = build(model, gpu, candidate.settings, calibrations=request.calibrations)
+    fabric = fabric_of(request, candidate.gpu)
+    step = build(model, gpu, candidate.settings, calibrations=request.calibrations, fabric=fabric)
     made = Instance(model, candidate.settings, candidate.memory, step)
     knee, loads = _loads(candidate, workload)
     axis: Literal["rate", "concurrency"] = "rate" if loads[0].kind == "open" else "concurrency"

@@ -17,7 +17,7 @@ from planner.steptime.efficiency import family
 from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time, stage_time
 from planner.steptime.graph import MlaOp, MoeOp, RankGraph, build_graph
 from planner.steptime.roofline import RooflineSource
-from planner.steptime.sources import OperatorSource
+from planner.steptime.sources import Fabric, OperatorSource
 from planner.steptime.tables import (
     DECODE_BATCH,
     DECODE_KV,
@@ -31,18 +31,28 @@ from planner.steptime.tables import (
 from planner.steptime.types import AS_MEASURED, SETTINGS_STATED, StepModel, StepTables
 from planner.steptime.variants import vary
 
+_USUAL = Fabric()
+
 
 def build(
-    model: ModelSpec, gpu: GpuSpec, resolved: ResolvedSettings, *, calibrations: Sequence[CalibrationFactor] = ()
+    model: ModelSpec,
+    gpu: GpuSpec,
+    resolved: ResolvedSettings,
+    *,
+    calibrations: Sequence[CalibrationFactor] = (),
+    fabric: Fabric = _USUAL,
 ) -> StepModel:
     """Step times of one data-parallel rank of ``model`` on ``gpu`` as ``resolved``.
 
     Measured operators where the package has this engine on this GPU, the roofline else; operator by operator. With
-    ``dp`` above one the other ranks are taken to run the same number of tokens. Raises UnsupportedError when the GPU's
+    ``dp`` above one the other ranks are taken to run the same number of tokens: they step together, so a step lasts as
+    long as the busiest rank's, and the busiest expert rank's share is in the expert operators. ``fabric`` joins the
+    nodes of an instance that does not fit one. Raises UnsupportedError when the GPU's
     data sheet lacks the rates that a roofline needs.
     """
     graph = build_graph(model, resolved, gpu)
-    sampled = _sampled(graph, gpu, resolved.engine)
+    fits = resolved.gpus <= min(8, fabric.gpus_per_node or 8)
+    sampled = _sampled(graph, gpu, resolved.engine, _USUAL if fits else fabric)
     step = _assemble(vary(sampled, resolved, graph.layers), resolved, graph, gpu)
     factor = calibrated.matching(
         calibrations,
@@ -56,14 +66,14 @@ def build(
 
 
 @lru_cache(maxsize=512)
-def _sampled(graph: RankGraph, gpu: GpuSpec, engine: EngineName) -> Sampled:
-    return sample(graph, source_for(gpu, engine), gpu)
+def _sampled(graph: RankGraph, gpu: GpuSpec, engine: EngineName, fabric: Fabric) -> Sampled:
+    return sample(graph, source_for(gpu, engine, fabric), gpu)
 
 
 @lru_cache(maxsize=64)
-def source_for(gpu: GpuSpec, engine: EngineName) -> OperatorSource:
+def source_for(gpu: GpuSpec, engine: EngineName, fabric: Fabric = _USUAL) -> OperatorSource:
     """Measured operators backed by the roofline, or the roofline alone where the package or its data is missing."""
-    roofline = RooflineSource(gpu, engine.value)
+    roofline = RooflineSource(gpu, engine.value, fabric)
     if gpu.aic_system is None:
         return roofline
     try:

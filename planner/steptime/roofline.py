@@ -27,12 +27,12 @@ from planner.steptime.graph import (
     TransferOp,
     WeightFormat,
 )
-from planner.steptime.sources import F64, Timed, prefill_shape, windowed_context
+from planner.steptime.sources import F64, Fabric, Timed, prefill_shape, windowed_context
 
 _PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # one direction of x16, protocol overhead taken off
-_NETWORK_GB_S = 50.0  # per GPU, one direction: 400 Gb/s fabric
 _WIDE = ("bf16", "fp16", "fp32")
 _BF16 = WeightFormat("bf16", 16.0, "bf16")
+_USUAL_NODE = 8  # GPUs of a server where the fabric does not say
 _EXPERT_LOAD_CV = 2.1
 """Spread of the load of single experts: rows of many tokens with power-law routing against balanced ones (TensorRT-LLM
 on H200) take 1.15, 1.4 and 1.7 times as long over 2, 4 and 8 ranks of 128 experts, 3.5 over 8 ranks of 8."""
@@ -68,9 +68,9 @@ def rank_imbalance(experts: int, ranks: int) -> float:
 
 
 class RooflineSource:
-    """Analytic times of one rank on ``gpu``; evidence is always ROOFLINE."""
+    """Analytic times of one rank on ``gpu`` in nodes joined by ``fabric``; evidence is always ROOFLINE."""
 
-    def __init__(self, gpu: GpuSpec, engine: str) -> None:
+    def __init__(self, gpu: GpuSpec, engine: str, fabric: Fabric = Fabric()) -> None:  # noqa: B008 (frozen)
         if gpu.mem_bw_gb_s is None:
             raise UnsupportedError(
                 "the memory bandwidth of this GPU is unknown, so no step time can be computed",
@@ -80,6 +80,8 @@ class RooflineSource:
             )
         self.gpu = gpu
         self.engine = engine
+        self.fabric = fabric
+        self.node_gpus = fabric.gpus_per_node or max(_USUAL_NODE, gpu.scale_up_domain or 1)
         self.efficiency: Efficiency = efficiency(gpu, engine)
         self.bytes_per_ms = gpu.mem_bw_gb_s * 1e6
 
@@ -253,28 +255,48 @@ class RooflineSource:
     def _state_bytes(self, op: StateOp) -> float:
         return op.state_elements * op.state_bytes + op.conv_elements * op.conv_bytes
 
+    def inside_node(self, gpus: int) -> bool:
+        """Whether a group of ``gpus`` fits one node (or NVLink domain)."""
+        return gpus <= self.node_gpus
+
     def link_gb_s(self, gpus: int) -> float:
-        """One-direction bandwidth of the link that a group of ``gpus`` talks over."""
-        domain = self.gpu.scale_up_domain or 1
-        if self.gpu.link_gb_s and gpus <= domain:
+        """Bandwidth of a GPU, one direction, in a ring collective of ``gpus``.
+
+        Over several nodes as many rings run as each node holds GPUs of the group, each through a network port of its
+        own, so the ports of a node add up until the links inside it are the limit.
+        """
+        inside = self._inside_gb_s(min(gpus, self.node_gpus))
+        if self.inside_node(gpus):
+            return inside
+        return min(inside, self.fabric.network_gb_s * self.node_gpus)
+
+    def _inside_gb_s(self, gpus: int) -> float:
+        if self.gpu.link_gb_s and gpus <= (self.gpu.scale_up_domain or 1):
             return self.gpu.link_gb_s
-        pcie = _PCIE_GB_S.get(self.gpu.pcie_gen or 4, 24.0)
-        return min(pcie, _NETWORK_GB_S) if gpus > 8 else pcie
+        return _PCIE_GB_S.get(self.gpu.pcie_gen or 4, 24.0)
 
     def _link(self, moved_bytes: F64, gpus: int) -> F64:
-        """Time to move ``moved_bytes`` per GPU in a collective of ``gpus``.
+        """Time to move ``moved_bytes`` per GPU in a collective of ``gpus``."""
+        return moved_bytes / (self.link_gb_s(gpus) * 1e6 * self.efficiency.link) + self._start_ms(gpus)
 
-        Start-up: one exchange inside a switched domain whatever its size, one per peer over PCIe or a network.
-        """
+    def _start_ms(self, gpus: int) -> float:
+        """Start-up of a collective: one exchange inside a switched domain whatever its size, one per peer over PCIe or
+        a network."""
         share = self.efficiency
         switched = self.gpu.link_gb_s is not None and gpus <= (self.gpu.scale_up_domain or 1)
-        start = share.link_us if switched and "pcie" not in self.gpu.link.lower() else share.peer_us * gpus
-        return moved_bytes / (self.link_gb_s(gpus) * 1e6 * share.link) + start / 1e3
+        switched = switched and self.inside_node(gpus) and "pcie" not in self.gpu.link.lower()
+        return (share.link_us if switched else share.peer_us * gpus) / 1e3
 
     def _transfer(self, op: TransferOp, rows: F64) -> F64:
         values = op.values * rows
+        rate = 1e6 * self.efficiency.link
         if op.kind == "p2p":
-            leaves_node = op.gpus > (self.gpu.scale_up_domain or 8)
-            bandwidth = (_NETWORK_GB_S if leaves_node else self.link_gb_s(op.gpus)) * 1e6 * self.efficiency.link
-            return 2.0 * values / bandwidth + (2 if leaves_node else 1) * _HAND_OVER_MS
-        return self._link(2.0 * values * (op.gpus - 1) / op.gpus, op.gpus)
+            leaves_node = not self.inside_node(op.gpus)
+            bandwidth = self.fabric.network_gb_s if leaves_node else self.link_gb_s(op.gpus)
+            return 2.0 * values / (bandwidth * rate) + (2 if leaves_node else 1) * _HAND_OVER_MS
+        moved = 2.0 * values * (op.gpus - 1) / op.gpus
+        if op.kind == "all_to_all" and not self.inside_node(op.gpus):
+            # every GPU sends through its own port what other nodes get
+            away = (op.gpus - self.node_gpus) / (op.gpus - 1)
+            return moved * away / (self.fabric.network_gb_s * rate) + self._start_ms(op.gpus)
+        return self._link(moved, op.gpus)

@@ -27,6 +27,18 @@ class Timed:
     in_range: F64 | None = field(default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """What joins the nodes of an instance.
+
+    GB/s of one GPU, one direction, and the GPUs that one node (or NVLink domain) holds; None: the usual eight, or the
+    GPU's whole NVLink domain.
+    """
+
+    network_gb_s: float = 50.0  # a 400 Gb/s port a GPU
+    gpus_per_node: int | None = None
+
+
 class OperatorSource(Protocol):
     """Times operators. All arrays are one-dimensional; results in milliseconds, ``count`` included."""
 

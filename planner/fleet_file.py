@@ -15,12 +15,13 @@ from typing import Any, get_args, get_type_hints
 import yaml
 
 from planner.calibration import CalibrationFactor
-from planner.catalog import default_price, get_gpu, get_node_type, get_trace
+from planner.catalog import default_price, get_gpu, get_node_type, get_rate_profile, get_trace
+from planner.demand import check_profile, hour_of_week, mean_share
 from planner.economics.operations import OperationsCosts
 from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import InputError, PlannerError
-from planner.jsonio import from_json
+from planner.jsonio import from_json, to_json
 from planner.plan_types import (
     ApiPrice,
     Placement,
@@ -241,7 +242,11 @@ def _workload(value: Any, path: str) -> PlanWorkload:
     load = dict(_object(fields.get("load"), f"{path}.load"))
     if trace is not None:
         _apply_trace(_text(trace, f"{path}.trace"), fields, load, path)
+    if isinstance(load.get("turns"), (int, dict)):
+        load["turns"] = to_json(_lengths(load["turns"], f"{path}.load.turns"))
     fields["load"] = _load(load, f"{path}.load")
+    if isinstance(fields.get("hour_profile"), str):
+        fields["hour_profile"] = hour_of_week(get_rate_profile(fields["hour_profile"]))
     for key in ("input_tokens", "output_tokens"):
         if key in fields and not isinstance(fields[key], Lengths):
             fields[key] = _lengths(fields[key], f"{path}.{key}")
@@ -253,6 +258,9 @@ def _workload(value: Any, path: str) -> PlanWorkload:
     plain: dict[str, Any] = {"load": {"kind": "offline"}}
     plain |= {key: {"kind": "fixed"} for key in ("input_tokens", "output_tokens")}
     made = from_json(PlanWorkload, {**fields, **plain}, path)
+    check_profile(made.hour_profile, f"{path}.hour_profile")
+    if made.hour_profile and "mean_load_share" not in fields:
+        ready["mean_load_share"] = mean_share(made.hour_profile)
     return replace(made, **ready)
 
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from planner import MODEL_VERSION
 from planner.catalog import get_gpu, get_model, mig_profile
+from planner.demand import check_profile, demand_notes, mean_share, planned
 from planner.errors import CancelledError, InputError
 from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
@@ -22,6 +23,7 @@ from planner.recommend.router import router_config
 from planner.recommend.rules import rules_of_thumb
 from planner.recommend.runway import outlook
 from planner.recommend.verdict import verdict
+from planner.serving.sessions import check_sessions
 
 SIZING_SHARE = 0.7  # of the progress bar
 PLACING_SHARE = 0.85
@@ -39,6 +41,7 @@ def make_plan(
     field) for a request that makes no sense and CancelledError when asked to stop.
     """
     check_request(request)
+    request = planned(request)
     asked, request = request, with_slices(request)
     steps = _Steps(progress, should_cancel)
     found = _candidates(request, steps)
@@ -147,6 +150,17 @@ def _check_workload(workload: PlanWorkload, path: str) -> None:
         raise InputError(
             "must be above 0 and at most 1", field=f"{path}.mean_load_share", value=workload.mean_load_share
         )
+    check_profile(workload.hour_profile, f"{path}.hour_profile")
+    share = mean_share(workload.hour_profile)
+    if workload.hour_profile and workload.mean_load_share not in (1.0, share):
+        raise InputError(
+            f"is {share:g} by hour_profile", field=f"{path}.mean_load_share", value=workload.mean_load_share,
+            remedy="Leave one of the two out.",
+        )  # fmt: skip
+    if not 0 <= workload.plan_for_month <= 120:
+        raise InputError("must be between 0 and 120", field=f"{path}.plan_for_month", value=workload.plan_for_month)
+    if load.turns is not None:
+        check_sessions(load)
     if not -0.5 <= workload.growth_per_month <= 1:
         raise InputError(
             "must be between -0.5 and 1", field=f"{path}.growth_per_month", value=workload.growth_per_month
@@ -261,5 +275,6 @@ def _notes(request: PlanRequest, found: tuple[Candidate, ...], placement: Placem
         for gpu, price in sorted(assumed.items())
     ]
     served = {c.gpu for c in found if c.status == "ok"}
+    notes += demand_notes(request.workloads)
     notes += [f"No workload can be served on {gpu}." for gpu in sorted({c.gpu for c in found} - served)]
     return tuple(notes)

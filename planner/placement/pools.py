@@ -74,7 +74,7 @@ def may_gain(workload: PlanWorkload, model: ModelSpec) -> bool:
     """Whether pools of their own could help at all: open arrivals, and limits on the first token and between tokens."""
     metrics = {target.metric for target in workload.slo}
     waits = "ttft" in metrics and bool(metrics & {"tpot", "itl"})
-    return model.task == "generate" and workload.load.kind == "open" and waits
+    return model.task == "generate" and workload.load.kind == "open" and workload.load.turns is None and waits
 
 
 def best_unit(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 
+from planner.demand import growth_until
 from planner.economics.money import money
 from planner.placement.problem import replicas_needed
 from planner.plan_types import Candidate, MonthView, Placement, PlanNode, PlanRequest, PlanWorkload, Runway
@@ -63,7 +64,7 @@ def _view(
 ) -> MonthView:
     needed: Counter[str] = Counter()
     for workload, candidate in chosen:
-        growth = (1 + workload.growth_per_month) ** month
+        growth = growth_until(workload, month - workload.plan_for_month)
         replicas = replicas_needed(candidate.replica_share / growth, workload.n_plus_1)
         needed[candidate.gpu] += replicas * candidate.gpus_per_replica
     eroded = (1 - request.price_erosion_per_year) ** (month / 12)

@@ -48,6 +48,7 @@ class RequestSet:
     following: I64 | None = None
     prefixes: Prefixes | None = None
     measured_ms: tuple[float, float] | None = None
+    offered_per_s: float = 0.0  # of open sessions, which send less when their answers come late
 
     @property
     def size(self) -> int:

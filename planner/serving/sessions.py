@@ -13,34 +13,37 @@ import numpy as np
 
 from planner.errors import InfeasibleError, InputError
 from planner.serving.arrivals import Prefixes, RequestSet, arrival_times_ms, check_load, draw_tokens
-from planner.serving.types import F64, I64, Lengths, Load
-
-LIVES = 5
-"""An open load of sessions is simulated for so many mean sessions, the first of which is not measured."""
+from planner.serving.types import I64, Lengths, Load
 
 MOST_REQUESTS = 40_000
-ANSWER_S, TOKEN_S = 1.0, 0.02
-"""What an answer is taken to last, and each of its tokens, when the length of a session is estimated."""
+WARM_PAUSES = 2.0
+"""An open load of sessions is measured after so many pauses: what is touched less often is evicted or not alike."""
+
+MEASURED_PAUSES, MEASURED_REQUESTS = 2.0, 1_500
+FIRST_TOKEN_S, TOKEN_S, STREAMS = 0.1, 0.02, 16
+"""What the first token of an answer is taken to wait, each token to last where no step times are known, and the batch
+for which step times are asked, when the time between two turns is estimated.
+"""
 
 _MOST_UNITS = 1_000_000
 
 
-def session_life_s(load: Load, outputs: Lengths) -> float:
-    """Roughly how long a session lasts."""
-    turns = load.turns.expected if load.turns is not None else 1.0
-    return turns * (ANSWER_S + TOKEN_S * outputs.expected) + max(0.0, turns - 1.0) * load.think_s
+def turn_s(load: Load, outputs: Lengths, token_s: float = TOKEN_S) -> float:
+    """Roughly the time from one turn of a session to the next, with ``token_s`` seconds a token."""
+    return load.think_s + FIRST_TOKEN_S + token_s * outputs.expected
 
 
-def session_requests(load: Load, outputs: Lengths) -> int:
-    """How many requests give a steady state: several lives of sessions; ten turns of each client in a closed loop."""
+def session_requests(load: Load, outputs: Lengths, token_s: float = TOKEN_S) -> int:
+    """How many requests show a steady state: some turns of every session that lives, and enough to measure."""
     if load.requests is not None:
         return load.requests
-    turns = load.turns.expected if load.turns is not None else 1.0
     if load.kind == "closed":
-        return int(min(MOST_REQUESTS, max(load.concurrency * (10 + turns), 200)))
+        turns = load.turns.expected if load.turns is not None else 1.0
+        return int(min(MOST_REQUESTS, max(load.concurrency * (6 + turns), 200)))
     if load.kind == "offline":
         raise InputError("an offline load needs the number of requests", field="load.requests", value=None)
-    return int(min(MOST_REQUESTS, max(2_000, LIVES * load.rate_per_s * session_life_s(load, outputs))))
+    a_turn = load.rate_per_s * turn_s(load, outputs, token_s)
+    return int(min(MOST_REQUESTS, WARM_PAUSES * a_turn + max(MEASURED_PAUSES * a_turn, MEASURED_REQUESTS)))
 
 
 def longest_prompt(load: Load, inputs: Lengths, outputs: Lengths) -> int:
@@ -74,26 +77,31 @@ def _second_moment(lengths: Lengths) -> float:
 
 
 def session_set(
-    load: Load, inputs: Lengths, outputs: Lengths, *, seed: int, block_tokens: int, max_len: int
+    load: Load,
+    inputs: Lengths,
+    outputs: Lengths,
+    *,
+    seed: int,
+    block_tokens: int,
+    max_len: int,
+    token_s: float = TOKEN_S,
 ) -> RequestSet:
     """Draw sessions of about as many requests as the load asks for.
 
     A session ends early when its context would pass ``max_len``. Open: sessions arrive at the rate that gives
-    ``rate_per_s`` requests; what is sent in the first life of a session, and after the last session came, is not
-    measured. Closed: a benchmark of a stated number of requests begins with first turns; a service that runs on is met
-    in the middle, each client's first session at a turn drawn at random. Raises InputError naming the field that makes
-    no sense and InfeasibleError when a first turn is longer than ``max_len``.
+    ``rate_per_s`` requests, beside those that already live at the start; the first turns of these, and what is sent
+    after the last session came, are not measured. Closed: a benchmark of a stated number of requests begins with first
+    turns; a service that runs on is met in the middle, each client's first session at a turn drawn at random. Raises
+    InputError naming the field that makes no sense and InfeasibleError when a first turn is longer than ``max_len``.
     """
     check_sessions(load)
     rng = np.random.default_rng(seed)
-    count = session_requests(load, outputs)
-    turns = _turns(load, count, rng)
+    turns, living = _turns(load, turn_s(load, outputs, token_s), session_requests(load, outputs, token_s), rng)
     new = draw_tokens(inputs, int(turns.sum()), rng, None, "input_tokens")
     answer = draw_tokens(outputs, new.size, rng, None, "output_tokens")
     session = np.repeat(np.arange(turns.size), turns)
-    first = np.concatenate([[0], np.cumsum(turns)[:-1]])
-    said = np.cumsum(new + answer)
-    before = said - (new + answer)
+    first = np.cumsum(turns) - turns
+    before = np.cumsum(new + answer) - (new + answer)
     prompt = load.shared_tokens + before - before[first][session] + new
     fits = prompt + answer <= max_len
     if not fits[first].all():
@@ -105,18 +113,12 @@ def session_set(
             remedy="Raise max_model_len or shorten the turns.",
         )
     turn = np.arange(new.size) - first[session]
-    keep = fits.copy()
-    if load.kind == "closed" and load.requests is None:
-        lengths = np.bincount(session[fits], minlength=turns.size)
-        met = np.zeros(turns.size, dtype=np.int64)
-        met[: load.concurrency] = (rng.random(min(load.concurrency, turns.size)) * lengths[: load.concurrency]).astype(
-            np.int64
-        )
-        keep &= turn >= met[session]
-    think = np.where(turn > 0, rng.exponential(load.think_s * 1000.0, new.size), 0.0) if load.think_s else _zeros(new)
+    met = np.zeros(turns.size, dtype=np.int64)
+    met[:living] = rng.random(living) * np.bincount(session[fits], minlength=turns.size)[:living]
+    keep = fits & (turn >= met[session])
+    think = rng.exponential(load.think_s * 1000.0, new.size) if load.think_s > 0 else np.zeros(new.size)
     session, prompt, answer, think = session[keep], prompt[keep], answer[keep], think[keep]
     starts = np.flatnonzero(np.diff(session, prepend=-1))
-    following = np.where(np.append(session[1:] == session[:-1], False), np.arange(session.size) + 1, -1)
     requests = RequestSet(
         sent_ms=np.zeros(session.size),
         inputs=prompt,
@@ -125,14 +127,14 @@ def session_set(
         closed=load.kind == "closed",
         first_issued=starts.size,
         think_ms=think,
-        following=following,
+        following=np.where(np.append(session[1:] == session[:-1], False), np.arange(session.size) + 1, -1),
         prefixes=session_prefixes(session, prompt, answer, load.shared_tokens, block_tokens),
     )
     if load.kind == "offline":
         return requests
     if load.kind == "closed":
-        return _dealt_to_clients(requests, load, starts, session, rng)
-    return _arriving(requests, load, outputs, starts, rng)
+        return _dealt_to_clients(requests, load, starts)
+    return _arriving(requests, load, turn_s(load, outputs, token_s), starts, living, rng)
 
 
 def check_sessions(load: Load) -> None:
@@ -182,42 +184,49 @@ def trace_prefixes(blocks: list[list[int]], unit_tokens: int, inputs: I64) -> Pr
     return Prefixes(unit_tokens, len(numbers), chain, np.column_stack([np.cumsum(counts) - counts, counts]))
 
 
-def _turns(load: Load, count: int, rng: np.random.Generator) -> I64:
-    """Turns of sessions that add up to about ``count`` requests, at least one session a client."""
+def _turns(load: Load, a_turn_s: float, count: int, rng: np.random.Generator) -> tuple[I64, int]:
+    """Turns of each session, and how many of them, the first, live already when the simulation starts.
+
+    A session that is met somewhere in its life is a long one more often: drawn by its turns.
+    """
     if load.turns is None:
         raise InputError("is missing", field="load.turns")
-    sessions = max(
-        1, math.ceil(count / max(load.turns.expected, 1.0)), load.concurrency if load.kind == "closed" else 1
-    )
-    return draw_tokens(load.turns, sessions, rng, None, "load.turns")
+    sessions = max(1, math.ceil(count / max(load.turns.expected, 1.0)))
+    if load.kind == "closed":
+        sessions = max(sessions, load.concurrency)
+    turns = draw_tokens(load.turns, sessions, rng, None, "load.turns")
+    if load.kind == "offline":
+        return turns, 0
+    if load.kind == "closed":
+        return turns, 0 if load.requests is not None else min(load.concurrency, sessions)
+    mean = float(turns.mean())
+    life_s = mean * a_turn_s - load.think_s
+    living = min(MOST_REQUESTS, round(load.rate_per_s / mean * life_s))
+    return np.concatenate([rng.choice(turns, living, p=turns / turns.sum()), turns]), living
 
 
-def _zeros(like: I64) -> F64:
-    return np.zeros(like.size)
-
-
-def _arriving(requests: RequestSet, load: Load, outputs: Lengths, starts: I64, rng: np.random.Generator) -> RequestSet:
-    per_session = requests.size / starts.size
+def _arriving(
+    requests: RequestSet, load: Load, a_turn_s: float, starts: I64, living: int, rng: np.random.Generator
+) -> RequestSet:
+    """The first ``living`` sessions send a turn within the time of one, the others arrive by the load's law."""
+    arriving = starts[living:]
+    per_session = (requests.size - arriving[0]) / arriving.size
     sessions = replace(load, rate_per_s=load.rate_per_s / per_session, requests=None, turns=None, shared_tokens=0)
     sent = requests.sent_ms.copy()
-    sent[starts] = arrival_times_ms(sessions, starts.size, rng)
+    sent[arriving] = arrival_times_ms(sessions, arriving.size, rng)
+    a_turn_ms = a_turn_s * 1000.0
+    sent[starts[:living]] = rng.random(living) * a_turn_ms
     last_ms = float(sent.max())
-    life_ms = min(session_life_s(load, outputs) * 1000.0, 0.5 * last_ms)
-    measured = (life_ms, last_ms) if starts.size >= 20 else None
-    return replace(requests, sent_ms=sent, measured_ms=measured)
+    measured = (min(WARM_PAUSES * a_turn_ms, 0.5 * last_ms), last_ms) if arriving.size >= 20 else None
+    return replace(requests, sent_ms=sent, measured_ms=measured, offered_per_s=load.rate_per_s)
 
 
-def _dealt_to_clients(
-    requests: RequestSet, load: Load, starts: I64, session: I64, rng: np.random.Generator
-) -> RequestSet:
+def _dealt_to_clients(requests: RequestSet, load: Load, starts: I64) -> RequestSet:
     """Client c takes the sessions c, c + concurrency, ... one after the other, with a pause between them."""
-    following, think = requests.following, requests.think_ms.copy()
-    if following is None:
+    if requests.following is None:
         raise InputError("is missing", field="following")
-    following = following.copy()
+    following = requests.following.copy()
     ends = np.append(starts[1:], requests.size) - 1
     clients = min(load.concurrency, starts.size)
-    following[ends[:-clients] if clients else ends] = starts[clients:]
-    if load.think_s:
-        think[starts] = rng.exponential(load.think_s * 1000.0, starts.size)
-    return replace(requests, following=following, think_ms=think, first_issued=clients)
+    following[ends[:-clients]] = starts[clients:]
+    return replace(requests, following=following, first_issued=clients)

@@ -22,7 +22,7 @@ from planner.serving.metrics import (
     tpot_ms,
 )
 from planner.serving.router import Router, run_routed
-from planner.serving.sessions import session_set
+from planner.serving.sessions import STREAMS, mean_prompt, session_set
 from planner.serving.stream import CHUNK, LONG_RUN, run_stream
 from planner.serving.types import F64, Lengths, Load, SimResult, SloTarget, Timeline
 from planner.steptime.types import FrontEnd, StepModel
@@ -89,6 +89,7 @@ def simulate(
         requests = session_set(
             load, input_tokens, output_tokens,
             seed=seed, block_tokens=rules.policy.block_tokens, max_len=resolved.max_model_len,
+            token_s=step.decode_ms(STREAMS, mean_prompt(load, input_tokens, output_tokens)) / 1000.0,
         )  # fmt: skip
     else:
         requests = request_set(load, input_tokens, output_tokens, seed=seed, block_tokens=rules.policy.block_tokens)
@@ -212,8 +213,7 @@ def is_saturated(records: F64, requests: RequestSet) -> bool:
         return False
     if requests.measured_ms is not None:
         from_ms, to_ms = requests.measured_ms
-        offered = requests.size / float(requests.sent_ms.max())
-        if records.shape[0] < _SESSIONS_KEPT_UP * offered * (to_ms - from_ms):
+        if records.shape[0] < _SESSIONS_KEPT_UP * requests.offered_per_s * (to_ms - from_ms) / 1000.0:
             return True
     order = np.argsort(records[:, k.R_SEND], kind="stable")
     ttft = records[order, k.R_TTFT]

@@ -32,18 +32,26 @@ from planner.steptime import build
 
 SHAPE_PAIRS = 3
 UNITS_PER_PAIR = 2
-PREFILL_BUSY = 0.75  # share of time that a prefill instance can work before its queue shows in TTFT
+MOST_BUSY = 0.95
+_WAITS = {"mean": 0.5, "p50": 0.35, "p90": 1.15, "p95": 1.5, "p99": 2.3}
+"""Waiting time of a queue of equal services, as a multiple of service x busy / (1 - busy): half of it in the mean,
+-ln(1 - q) / 2 at the quantile q (heavy traffic)."""
+
 TPOT_ROOM = 0.95  # the percentile of TPOT lies above its mean by about this
 MAX_BATCH = 4096
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """One role on one parallel shape: ``gpu_s`` GPU-seconds a request, ``rate_per_s`` of one instance at that."""
+    """One role on one parallel shape: ``gpu_s`` GPU-seconds a request, ``rate_per_s`` of one instance at that.
+
+    ``busy`` share of its time that it can work before its queue breaks the SLO.
+    """
 
     instance: Instance
     gpu_s: float
     rate_per_s: float
+    busy: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,6 @@ class Asked:
     expected_len: int
     calibrations: tuple[CalibrationFactor, ...]
     seed: int
-
-    @property
-    def ttft_ms(self) -> float:
-        """The tightest limit on the first token."""
-        return min(t.limit_ms for t in self.workload.slo if t.metric == "ttft")
 
     @property
     def tpot_ms(self) -> float:
@@ -91,7 +94,7 @@ def best_unit(
     """
     most_gpus = max(sizes)
     flat = [shape for shape in shapes if shape[1] == 1 and shape[0] * shape[3] < most_gpus]
-    prefills = [found for shape in flat if (found := _prefill(asked, shape)) is not None]
+    prefills = [found for shape in flat if (found := _prefill(asked, shape, link(most_gpus))) is not None]
     decodes = [found for shape in flat if (found := _decode(asked, shape, link(most_gpus))) is not None]
     pairs = [
         (first, second)
@@ -139,7 +142,8 @@ def _made(asked: Asked, role: Role, shape: tuple[int, int, int, int]) -> Instanc
     return Instance(asked.model, resolved, memory, step)
 
 
-def _prefill(asked: Asked, shape: tuple[int, int, int, int]) -> _Shape | None:
+def _prefill(asked: Asked, shape: tuple[int, int, int, int], link: Link) -> _Shape | None:
+    """Time of one prompt, and how busy an instance may be with the others for the limits on the first token."""
     try:
         made = _made(asked, "prefill", shape)
     except PlannerError:
@@ -151,10 +155,16 @@ def _prefill(asked: Asked, shape: tuple[int, int, int, int]) -> _Shape | None:
     budget = made.resolved.max_num_batched_tokens
     chunks = math.ceil(tokens / budget) if made.resolved.enable_chunked_prefill else 1
     alone = chunks * made.step.mixed_ms(math.ceil(tokens / chunks), 0, 0.0)
-    if alone + PROXY_MS > asked.ttft_ms:
-        return None
+    after = PROXY_MS + _transfer_ms(asked, made, link)
+    busy = MOST_BUSY
+    for target in workload.slo:
+        if target.metric == "ttft":
+            room = (target.limit_ms - after - alone) / alone
+            if room <= 0:
+                return None
+            busy = min(busy, 1.0 / (1.0 + _WAITS[target.stat] / room))
     rate = 1000.0 * made.resolved.dp / alone
-    return _Shape(made, made.resolved.gpus / rate, rate)
+    return _Shape(made, made.resolved.gpus / rate, rate, busy)
 
 
 def _decode(asked: Asked, shape: tuple[int, int, int, int], link: Link) -> _Shape | None:
@@ -187,6 +197,11 @@ def _decode(asked: Asked, shape: tuple[int, int, int, int], link: Link) -> _Shap
     return _Shape(made, made.resolved.gpus / rate, rate)
 
 
+def _transfer_ms(asked: Asked, made: Instance, link: Link) -> float:
+    shipment = kv_shipment(asked.model, made.resolved, made.resolved)
+    return shipment.transfer_ms(round(asked.workload.input_tokens.expected), link)
+
+
 def _post_ms(asked: Asked, decode: Instance, link: Link) -> float:
     shipment = kv_shipment(asked.model, decode.resolved, decode.resolved)
     tokens = round(asked.workload.input_tokens.expected)
@@ -201,7 +216,7 @@ def _counts(asked: Asked, first: _Shape, second: _Shape, sizes: Sequence[int]) -
     ranked = []
     for x in range(1, (most_gpus - b) // a + 1):
         for y in range(1, (most_gpus - x * a) // b + 1):
-            rate = min(x * first.rate_per_s * PREFILL_BUSY, y * second.rate_per_s)
+            rate = min(x * first.rate_per_s * first.busy, y * second.rate_per_s)
             gpus = x * a + y * b
             if gpus not in sizes:
                 continue

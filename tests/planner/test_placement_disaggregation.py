@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 
 import pytest
 from fleet_samples import L40S, candidate, node, request, unit_candidate, workload
 
-from planner.catalog import get_model
+from planner.catalog import get_gpu, get_model
+from planner.engines import EngineName, EngineSettings
+from planner.engines.disaggregation import role_settings
 from planner.errors import InputError
 from planner.fleet_file import parse_fleet
 from planner.jsonio import from_json, to_json
+from planner.memory import ledger
 from planner.placement.candidates import candidates
 from planner.placement.check import check
 from planner.placement.disaggregation import disaggregated_candidates, unit_of
-from planner.placement.pools import may_gain
+from planner.placement.pools import Asked, best_unit, gpus_needed, may_gain, unit_size
 from planner.plan import make_plan
 from planner.plan_types import Candidate, Placement
+from planner.serving import Instance
+from planner.serving.disaggregated import Disaggregated
+from planner.serving.kv_transfer import link_within_node
 from planner.serving.types import Lengths, Load, SloTarget
+from planner.steptime import build
 from planner.words import place_words
 
 SLO = (SloTarget("ttft", "p99", 2000.0), SloTarget("tpot", "p99", 15.0))
@@ -105,8 +113,6 @@ def unit_workload(asked):
 
 
 def gpu_spec():
-    from planner.catalog import get_gpu
-
     return get_gpu("H100-SXM5-80GB")
 
 
@@ -193,3 +199,30 @@ def test_a_fleet_file_can_leave_units_out() -> None:
     assert not parse_fleet(text + "\ndisaggregate: false\n").disaggregate
     with pytest.raises(InputError, match="disaggregate"):
         parse_fleet(text + "\ndisaggregate: maybe\n")
+
+
+@pytest.mark.parametrize(("rate", "limit"), [(12.0, 15.0), (30.0, 25.0)])
+def test_the_search_needs_no_more_gpus_than_trying_every_unit(rate: float, limit: float) -> None:
+    work = chat(load=Load("open", rate_per_s=rate, requests=200), slo=(SLO[0], SloTarget("tpot", "p99", limit)))
+    model, gpu = get_model(work.model), gpu_spec()
+    asked = Asked(work, model, gpu, EngineSettings(EngineName.VLLM), 4000, 4200, (), 0)
+    link = link_within_node(gpu, 4, 8)
+    shapes = [(1, 1, 1, 1), (2, 1, 1, 1)]
+    found = best_unit(asked, shapes, range(2, 5), lambda _: link, 0.0)
+    assert found is not None
+    best = gpus_needed(found[1].share, found[0].gpus, False)
+    made = {}
+    for role in ("prefill", "decode"):
+        for tp, *_ in shapes:
+            resolved = role_settings(
+                EngineSettings(EngineName.VLLM, tp=tp), model, gpu, role, expected_len=4200, longest_prompt=4000
+            )
+            made[role, tp] = Instance(model, resolved, ledger(model, gpu, resolved), build(model, gpu, resolved))
+    least = best
+    for first, second, x, y in product((1, 2), (1, 2), (1, 2, 3), (1, 2, 3)):
+        if x * first + y * second <= 4:
+            unit = Disaggregated(made["prefill", first], made["decode", second], x, y, link)
+            sized = unit_size(unit, work, 0)
+            if sized.share > 0:
+                least = min(least, gpus_needed(sized.share, unit.gpus, False))
+    assert best <= least + 1

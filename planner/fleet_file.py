@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
 
+from planner import fleet_money
 from planner.calibration import CalibrationFactor
-from planner.catalog import default_price, get_gpu, get_node_type, get_rate_profile, get_trace
+from planner.catalog import get_gpu, get_node_type, get_rate_profile, get_trace
 from planner.demand import check_profile, hour_of_week, mean_share
-from planner.economics.operations import OperationsCosts
-from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price
-from planner.economics.types import EnergyPrice, GpuHourPrice
-from planner.errors import InputError, PlannerError
+from planner.economics.currency import Converter
+from planner.economics.types import EnergyPrice, PriceSheet
+from planner.errors import InputError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import (
-    ApiPrice,
     Placement,
     PlanNode,
     PlanRequest,
     PlanWorkload,
+    PriceClass,
     PurchaseLimits,
     PurchaseOption,
+    SiteEnergy,
 )
 from planner.serving.types import Lengths, Load, SloTarget
 
@@ -38,9 +38,9 @@ MAX_TRACE_SAMPLES = 20_000
 MAX_NODES = 20_000
 _TOP = (
     "name", "mode", "sites", "pools", "workloads", "purchase", "limits", "operations", "api_prices", "calibrations",
-    "current", "time_limit_s", "seed", "price_erosion_per_year", "lead_time_months", "objective", "orchestrators",
-    "share_gpus",
-    "disaggregate",
+    "current", "time_limit_s", "seed", "price_erosion_per_year", "lead_time_months", "currency", "rates_as_of",
+    "exchange_rates", "price_classes", "cloud_prices", "horizon_months", "objective", "orchestrators",
+    "share_gpus", "disaggregate",
 )  # fmt: skip
 _POOL = (
     "name", "site", "node_type", "gpu", "gpus", "nvlink_domain", "count", "price", "state", "busy_gpus", "tenant",
@@ -82,14 +82,17 @@ def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
     except yaml.YAMLError as error:
         raise InputError(f"is not YAML: {str(error).splitlines()[0]}", field="fleet.yaml") from None
     top = _mapping(data, "fleet.yaml", _TOP)
-    sites = {key: _energy(value, f"sites.{key}") for key, value in _object(top.get("sites", {}), "sites").items()}
+    money = fleet_money.converter(top)
+    named = _object(top.get("sites", {}), "sites")
+    sites = {key: fleet_money.energy(value, f"sites.{key}", money) for key, value in named.items()}
+    sheets: list[PriceSheet] = []
     nodes: list[PlanNode] = []
     for i, pool in enumerate(_list(top.get("pools", []), "pools")):
-        nodes += _pool_nodes(pool, f"pools[{i}]", sites)
+        nodes += _pool_nodes(pool, f"pools[{i}]", sites, money, sheets)
     if len(nodes) > MAX_NODES:
         raise InputError(f"at most {MAX_NODES} nodes", field="pools", value=len(nodes))
     options = _list(top.get("purchase", []), "purchase")
-    return PlanRequest(
+    request = PlanRequest(
         name=_text(top.get("name", name), "name"),
         nodes=tuple(nodes),
         workloads=tuple(
@@ -104,14 +107,22 @@ def parse_fleet(text: str, *, name: str = "fleet") -> PlanRequest:
         current=_records(Placement, top, "current"),
         time_limit_s=from_json(float, top.get("time_limit_s", 30.0), "time_limit_s"),
         seed=from_json(int, top.get("seed", 0), "seed"),
-        purchase_options=tuple(_purchase(o, f"purchase[{i}]", sites) for i, o in enumerate(options)),
+        purchase_options=tuple(_purchase(o, f"purchase[{i}]", sites, money, sheets) for i, o in enumerate(options)),
         limits=from_json(PurchaseLimits, top["limits"], "limits") if "limits" in top else None,
-        operations=_operations(top.get("operations", {})),
-        api_prices=_records(ApiPrice, top, "api_prices"),
+        operations=fleet_money.operations(top.get("operations", {}), money),
+        api_prices=fleet_money.api_prices(top.get("api_prices", []), money),
         price_erosion_per_year=_share(top, "price_erosion_per_year"),
         lead_time_months=from_json(float, top.get("lead_time_months", 3.0), "lead_time_months"),
         disaggregate=from_json(bool, top.get("disaggregate", True), "disaggregate"),
+        currency=money.reporting,
+        rates_as_of=money.as_of,
+        site_energy=tuple(SiteEnergy(site, energy) for site, energy in sites.items() if energy is not None),
+        price_sheets=tuple({sheet.pool: sheet for sheet in reversed(sheets)}.values())[::-1],
+        price_classes=_records(PriceClass, top, "price_classes"),
+        cloud_prices=fleet_money.cloud_prices(top.get("cloud_prices", []), money),
+        horizon_months=from_json(int, top.get("horizon_months", 36), "horizon_months"),
     )
+    return replace(request, rates=money.used)
 
 
 _HINTS = get_type_hints(PlanRequest)
@@ -139,14 +150,11 @@ def _records(kind: Any, top: Mapping[str, Any], key: str) -> tuple:
     return tuple(from_json(kind, item, f"{key}[{i}]") for i, item in enumerate(_list(top.get(key, []), key)))
 
 
-def _energy(value: Any, path: str) -> EnergyPrice | None:
-    site = _mapping(value or {}, path, ("usd_per_kwh", "pue"))
-    return from_json(EnergyPrice, site, path) if "usd_per_kwh" in site else None
-
-
-def _pool_nodes(value: Any, path: str, sites: Mapping[str, EnergyPrice | None]) -> list[PlanNode]:
+def _pool_nodes(
+    value: Any, path: str, sites: Mapping[str, EnergyPrice | None], money: Converter, sheets: list[PriceSheet]
+) -> list[PlanNode]:
     pool = _mapping(value, path, _POOL)
-    base = _base_node(pool, path, sites)
+    base = _base_node(pool, path, sites, money, sheets)
     listed = _list(pool.get("nodes", []), f"{path}.nodes")
     count = from_json(int, pool.get("count", len(listed) or 1), f"{path}.count")
     if not 1 <= count <= MAX_NODES:
@@ -169,7 +177,13 @@ def _pool_nodes(value: Any, path: str, sites: Mapping[str, EnergyPrice | None]) 
     return found
 
 
-def _base_node(pool: Mapping[str, Any], path: str, sites: Mapping[str, EnergyPrice | None]) -> dict[str, Any]:
+def _base_node(
+    pool: Mapping[str, Any],
+    path: str,
+    sites: Mapping[str, EnergyPrice | None],
+    money: Converter,
+    sheets: list[PriceSheet],
+) -> dict[str, Any]:
     """Fields of a node as JSON data: node type first, then what the pool states."""
     fields: dict[str, Any] = {"pool": _text(pool.get("name"), f"{path}.name"), "site": ""}
     if "node_type" in pool:
@@ -188,7 +202,8 @@ def _base_node(pool: Mapping[str, Any], path: str, sites: Mapping[str, EnergyPri
     site = _text(fields["site"], f"{path}.site", empty=True)
     if site and sites and site not in sites:
         raise InputError("no such site", field=f"{path}.site", value=site, remedy=f"Sites: {', '.join(sites)}.")
-    price = _price(pool.get("price"), f"{path}.price", fields, sites.get(site))
+    sheet, price = fleet_money.price(pool.get("price"), f"{path}.price", fields, sites.get(site), money)
+    sheets.append(sheet)
     fields["price"] = {
         "usd_per_gpu_hour": str(price.usd_per_gpu_hour),
         "basis": price.basis,
@@ -204,28 +219,12 @@ def _domain(fields: Mapping[str, Any]) -> int:
     return int(fields["gpus"]) if link and not link.startswith("PCIe") else 1
 
 
-def _price(value: Any, path: str, fields: Mapping[str, Any], energy: EnergyPrice | None) -> GpuHourPrice:
-    """A number (rental), a mapping (rental or ownership), or nothing (the catalogue's price)."""
-    if value is None:
-        try:
-            return default_price(str(fields["gpu"]))
-        except PlannerError as error:
-            raise InputError(error.message, field=path, value=error.value, remedy=error.remedy) from None
-    if not isinstance(value, Mapping):
-        return gpu_hour_price(RentalInputs(from_json(Decimal, value, path)))
-    if "purchase_usd" not in value:
-        return gpu_hour_price(from_json(RentalInputs, dict(value), path))
-    inputs = from_json(TcoInputs, {"gpus": fields["gpus"], **value}, path)
-    try:
-        return gpu_hour_price(inputs, energy)
-    except InputError as error:
-        raise InputError(error.message, field=f"{path}.{error.field}", value=error.value, remedy=error.remedy) from None
-
-
-def _purchase(value: Any, path: str, sites: Mapping[str, EnergyPrice | None]) -> PurchaseOption:
+def _purchase(
+    value: Any, path: str, sites: Mapping[str, EnergyPrice | None], money: Converter, sheets: list[PriceSheet]
+) -> PurchaseOption:
     option = _mapping(value, path, _PURCHASE)
     apart = ("max_count", "power_kw", "rack_units")
-    fields = _base_node({key: option[key] for key in option if key not in apart}, path, sites)
+    fields = _base_node({key: option[key] for key in option if key not in apart}, path, sites, money, sheets)
     fields |= {"name": fields["pool"], "state": "planned"}
     if "node_type" in option:
         kind = get_node_type(str(option["node_type"]))
@@ -316,15 +315,6 @@ def _slo(value: Any, path: str) -> tuple[SloTarget, ...]:
         target = {"metric": parts[0], "stat": parts[1], "limit_ms": limit}
         found.append(from_json(SloTarget, target, f"{path}.{key}"))
     return tuple(found)
-
-
-def _operations(value: Any) -> OperationsCosts:
-    """Engine-keyed figures are mappings in the file, pairs in the contract."""
-    fields = dict(_object(value, "operations"))
-    for key in ("licence_usd_per_gpu_year", "start_up_minutes"):
-        if key in fields:
-            fields[key] = [[engine, usd] for engine, usd in _object(fields[key], f"operations.{key}").items()]
-    return from_json(OperationsCosts, fields, "operations")
 
 
 def _mapping(value: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:

@@ -10,6 +10,8 @@ from fractions import Fraction
 from planner import MODEL_VERSION
 from planner.catalog import get_gpu, get_model, mig_profile
 from planner.demand import check_profile, demand_notes, mean_share, planned
+from planner.economics.classes import factor_of
+from planner.economics.currency import symbol
 from planner.errors import CancelledError, InputError
 from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
@@ -129,8 +131,16 @@ def check_request(request: PlanRequest) -> None:
         wrong = [index for index in node.busy_gpus if not 0 <= index < node.gpus]
         if wrong:
             raise InputError(f"the node has GPUs 0 to {node.gpus - 1}", field=f"{path}.busy_gpus", value=wrong[0])
+    if not 1 <= request.horizon_months <= 120:
+        raise InputError("must be between 1 and 120", field="horizon_months", value=request.horizon_months)
+    for i, entry in enumerate(request.price_classes):
+        if entry.factor < 0:
+            raise InputError("must not be negative", field=f"price_classes[{i}].factor", value=entry.factor)
+    pools = {node.pool for node in (*request.nodes, *(option.node for option in request.purchase_options))}
     for i, workload in enumerate(request.workloads):
         _check_workload(workload, f"workloads[{i}]")
+        for pool in sorted(pools):
+            factor_of(request.price_classes, workload.price_class, pool)
 
 
 def _check_workload(workload: PlanWorkload, path: str) -> None:
@@ -269,9 +279,10 @@ def _notes(request: PlanRequest, found: tuple[Candidate, ...], placement: Placem
     if request.energy is not None and any(c.status == "ok" and c.watts_per_gpu is None for c in found):
         gpus = sorted({c.gpu for c in found if c.status == "ok" and c.watts_per_gpu is None})
         notes.append(f"Power is unknown for {', '.join(gpus)}: their electricity is not in the cost.")
+    sign = symbol(request.currency)
     assumed = {n.gpu: n.price for n in request.nodes if n.price.basis == "catalogue"}
     notes += [
-        f"{gpu}: no price of your own; ${price.usd_per_gpu_hour} per GPU-hour was taken ({price.source})."
+        f"{gpu}: no price of your own; {sign}{price.usd_per_gpu_hour} per GPU-hour was taken ({price.source})."
         for gpu, price in sorted(assumed.items())
     ]
     served = {c.gpu for c in found if c.status == "ok"}

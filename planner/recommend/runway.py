@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
 
 from planner.demand import growth_until
 from planner.economics.money import money
 from planner.placement.problem import replicas_needed
 from planner.plan_types import Candidate, MonthView, Placement, PlanNode, PlanRequest, PlanWorkload, Runway
-from planner.recommend.costing import gpu_price
+from planner.recommend.costing import electricity_per_replica, gpu_basis, gpu_price
 from planner.units import HOURS_PER_MONTH
-
-MONTHS = 36
 
 
 def outlook(
@@ -26,14 +23,20 @@ def outlook(
     candidates: Sequence[Candidate],
     placements: Sequence[Placement],
     purchased: Sequence[PlanNode] = (),
-    months: int = MONTHS,
+    months: int | None = None,
 ) -> tuple[tuple[MonthView, ...], tuple[Runway, ...]]:
-    """Views of month 0 to ``months`` and a runway for each GPU in use; empty when no workload grows."""
+    """Views of month 0 to ``months`` (the request's horizon) and a runway for each GPU in use; empty without growth.
+
+    GPUs beyond those at hand are bought in the month that needs them and keep the price of that month; rented ones
+    follow the market down.
+    """
     if not any(workload.growth_per_month for workload in request.workloads):
         return (), ()
     chosen = _chosen(request, candidates, placements)
     at_hand = _at_hand(request, purchased)
-    views = tuple(_view(request, chosen, at_hand, month) for month in range(months + 1))
+    ends = request.horizon_months if months is None else months
+    bought: dict[str, list[tuple[int, float]]] = {}
+    views = tuple(_view(request, chosen, at_hand, month, bought) for month in range(ends + 1))
     gpus = sorted({candidate.gpu for _, candidate in chosen})
     return views, tuple(_runway(request, gpu, views) for gpu in gpus)
 
@@ -60,21 +63,41 @@ def _at_hand(request: PlanRequest, purchased: Sequence[PlanNode]) -> dict[str, i
 
 
 def _view(
-    request: PlanRequest, chosen: list[tuple[PlanWorkload, Candidate]], at_hand: dict[str, int], month: int
+    request: PlanRequest,
+    chosen: list[tuple[PlanWorkload, Candidate]],
+    at_hand: dict[str, int],
+    month: int,
+    bought: dict[str, list[tuple[int, float]]],
 ) -> MonthView:
+    """``bought`` holds by GPU what earlier months added, with their price factor; this month's additions go in."""
     needed: Counter[str] = Counter()
+    electricity = 0.0
     for workload, candidate in chosen:
         growth = growth_until(workload, month - workload.plan_for_month)
         replicas = replicas_needed(candidate.replica_share / growth, workload.n_plus_1)
         needed[candidate.gpu] += replicas * candidate.gpus_per_replica
+        electricity += replicas * electricity_per_replica(candidate, request)
     eroded = (1 - request.price_erosion_per_year) ** (month / 12)
-    usd = 0.0
+    usd, added = 0.0, {}
     for gpu, count in needed.items():
         owned = min(count, at_hand.get(gpu, 0))
-        usd += gpu_price(request, gpu) * (owned + (count - owned) * eroded)
+        steps = bought.setdefault(gpu, [])
+        more = count - owned - sum(number for number, _ in steps)
+        if more > 0:
+            steps.append((more, eroded))
+            added[gpu] = more
+        beyond = sum(number * factor for number, factor in steps)
+        if gpu_basis(request, gpu) != "tco":
+            beyond = (count - owned) * eroded
+        usd += gpu_price(request, gpu) * (owned + beyond)
     hours = float(HOURS_PER_MONTH)
     return MonthView(
-        month, dict(sorted(needed.items())), dict(sorted(at_hand.items())), money(Decimal(str(usd * hours)))
+        month,
+        dict(sorted(needed.items())),
+        dict(sorted(at_hand.items())),
+        money(usd * hours),
+        dict(sorted(added.items())),
+        money(electricity * hours),
     )
 
 

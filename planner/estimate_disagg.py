@@ -22,14 +22,11 @@ from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import Link, link_across_nodes, link_within_node
 from planner.serving.types import Performance
-from planner.steptime import build
+from planner.steptime import Fabric, build
 from planner.units import MIB
 
 NODE_GPUS = 8
-"""GPUs that are taken to stand in one node when the request does not say how they are linked."""
-
-NETWORK_GB_S = 50.0
-"""A 400 Gb/s port for each GPU, for units larger than a node or a scale-up domain."""
+"""GPUs that are taken to stand in one node when the request does not say."""
 
 
 def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
@@ -55,7 +52,7 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
         )
     counts = {role: query.roles[role][1] for role in ROLES}
     gpus = sum(instances[role].resolved.gpus * counts[role] for role in ROLES)
-    link = _link(decode.gpu, gpus, query.link_gb_s)
+    link = _link(decode.gpu, gpus, decode.fabric, query.link_gb_s)
     unit = Disaggregated(instances["prefill"], instances["decode"], counts["prefill"], counts["decode"], link)
     performance, use = predict_disaggregated(unit, decode.load, decode.inputs, decode.outputs, seed=decode.seed)
     answer["perf"] = perf_answer(performance)
@@ -106,11 +103,11 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
     return found
 
 
-def _link(gpu: GpuSpec, gpus: int, stated: float | None) -> Link:
+def _link(gpu: GpuSpec, gpus: int, fabric: Fabric, stated: float | None) -> Link:
     """The link of a unit of ``gpus`` GPUs: inside a scale-up domain, a node, or over the network."""
     domain = gpu.scale_up_domain or 1
-    inside = gpus <= max(domain, NODE_GPUS)
-    found = link_within_node(gpu, gpus, domain) if inside else link_across_nodes(NETWORK_GB_S)
+    inside = gpus <= (fabric.gpus_per_node or max(domain, NODE_GPUS))
+    found = link_within_node(gpu, gpus, domain) if inside else link_across_nodes(fabric.network_gb_s)
     return found if stated is None else replace(found, gb_s=stated)
 
 

@@ -91,6 +91,8 @@ ROLE_FIELDS = (
     "block_tokens",
     "capacity_policy",
     "enforce_eager",
+    "max_cudagraph_capture_size",
+    "moe_backend",
 )
 MAX_INSTANCES = 128
 MAX_REQUESTS = 2_000_000
@@ -208,6 +210,10 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
     unknown = sorted(set(given) - {*ROLES, "link_gb_s"})
     if unknown:
         raise InputError("unknown field", field=f"disagg.{unknown[0]}", remedy="Use prefill, decode and link_gb_s.")
+    for alone in ("replicas", "router"):
+        if request.get(alone) is not None:
+            remedy = "State disagg.prefill.instances and disagg.decode.instances; a proxy deals requests out in turn."
+            raise InputError("does not go with disagg", field=alone, value=request[alone], remedy=remedy)
     base = {key: value for key, value in request.items() if key != "disagg"}
     roles = {}
     for role in ROLES:

@@ -80,6 +80,15 @@ def test_a_wrong_unit_is_an_error_that_names_the_field(disagg: object, field: st
     assert answer["reasons"][0].startswith(field)
 
 
+def test_replicas_are_stated_as_instances_and_the_network_is_the_links() -> None:
+    answer = estimate({**ASKED, "replicas": 2})
+    assert answer["status"] == "error"
+    assert "disagg.prefill.instances" in answer["reasons"][0]
+    apart = estimate({**ASKED, "gpus_per_node": 4, "network_gb_s": 25})
+    assert apart["disagg"]["transfer"]["link"] == "network"
+    assert apart["disagg"]["transfer"]["link_gb_s"] == 25.0
+
+
 def test_what_the_engine_cannot_disaggregate_is_a_state() -> None:
     answer = estimate({**ASKED, "disagg": {"prefill": {"pp": 2}, "decode": {"tp": 4}}})
     assert answer["status"] == "unsupported"

@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, URLResolver, path
 
-from controlplane.dashboard.views import deployments, fleet, home, jobs, plans, whatif, workloads
+from controlplane.dashboard.views import cost, deployments, fleet, home, jobs, plans, whatif, workloads
 
 app_name = "dashboard"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -45,6 +45,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/<int:pk>/how/", plans.how, name="how"),
     path("plans/<int:pk>/curves/", plans.draw_curves, name="draw_curves"),
     path("plans/<int:pk>/runway/", plans.runway, name="runway"),
+    path("plans/<int:pk>/cost/", cost.plan_cost, name="plan_cost"),
     path("plans/<int:pk>/nodes/<str:name>/", plans.plan_node, name="plan_node"),
     path("deployments/", deployments.deployments, name="deployments"),
     path("deployments/new/", deployments.create, name="deployment_new"),

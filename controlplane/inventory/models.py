@@ -111,6 +111,10 @@ class Site(BaseModel):
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        """An emptied tariff is none."""
+        self.tariff_bands = self.tariff_bands or []
+
 
 class GpuModel(BaseModel):
     """A kind of GPU. ``name`` is its catalogue name; a filled override replaces the catalogue's fact."""

@@ -41,7 +41,7 @@ def export_deployment(plan: Plan, target: str) -> ExportFile:
     """
     if target not in TARGETS:
         raise InputError("unknown target", field="target", value=target, remedy=f"Use one of: {', '.join(TARGETS)}.")
-    files = deployment_files(*_answer(plan), target)
+    files = deployment_files(*answer_of(plan), target)
     if not any(files.values()):
         raise InputError("nothing is placed", field="plan", remedy="Export a plan that places at least one replica.")
     buffer = io.BytesIO()
@@ -59,10 +59,10 @@ def export_report(plan: Plan, form: str) -> ExportFile:
     if form not in REPORTS:
         raise InputError("unknown format", field="format", value=form, remedy=f"Use one of: {', '.join(REPORTS)}.")
     media_type, write = REPORTS[form]
-    return ExportFile(f"{_stem(plan)}-bill.{form}", media_type, write(str(plan), *_answer(plan)))
+    return ExportFile(f"{_stem(plan)}-bill.{form}", media_type, write(str(plan), *answer_of(plan)))
 
 
-def _answer(plan: Plan) -> tuple[PlanRequest, PlanResult]:
+def answer_of(plan: Plan) -> tuple[PlanRequest, PlanResult]:
     """Question and answer as the planner knows them, from what is stored."""
     if plan.request is None or plan.result is None:
         raise ValidationError(f"Plan {plan} is {plan.get_state_display().lower()} and has no result to export yet.")

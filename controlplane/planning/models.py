@@ -194,6 +194,12 @@ class Scenario(BaseModel):
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        """Emptied costs are none."""
+        self.operations = self.operations or {}
+        for field in ("api_prices", "cloud_prices", "price_classes"):
+            setattr(self, field, getattr(self, field) or [])
+
 
 class Plan(BaseModel):
     """One answer to a scenario: the request as it was asked and the result as it came, both frozen as JSON.

@@ -9,21 +9,26 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
+from planner.economics.classes import factor_of
 from planner.economics.money import CENT, money, round_parts, split_exactly
+from planner.economics.tariff import mean_usd_per_kwh
 from planner.evidence import Interval
 from planner.placement.devices import gpus_worth, usd_per_hour
+from planner.placement.siteenergy import electricity_at, holds_electricity
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
 from planner.units import HOURS_PER_MONTH
 
 GPU_PARTS = "GPUs"  # labels of a cost breakdown that begin so are the GPU bill: carried load, idle head-room
 ENGINE_LABELS = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
+HEAD_ROOM = "GPUs, idle head-room"
+PEOPLE, ELECTRICITY = "people", "electricity"
 IDLE = "Owned GPUs left idle"
 COLUMNS = (
-    "Workload", "Model", "Engine", "Engine version", "GPU", "GPUs", "Replicas", "Nodes", "Planned load",
+    "Workload", "Tenant", "Model", "Engine", "Engine version", "GPU", "GPUs", "Replicas", "Nodes", "Planned load",
     "Share of load carried", "TTFT p50 ms", "TTFT low ms", "TTFT high ms", "TPOT p50 ms", "TPOT low ms",
     "TPOT high ms", "M input tokens per month", "M output tokens per month", "$ per M input tokens",
     "$ per M output tokens", "$ per M tokens",
@@ -49,6 +54,12 @@ class BillRow:
     mtok_input: Decimal = Decimal(0)
     mtok_output: Decimal = Decimal(0)
     remark: str = ""
+    scale: Decimal = Decimal(1)  # replicas placed / replicas of the candidate
+
+    @property
+    def idle_usd_per_month(self) -> Decimal:
+        """What of the bill stands idle as head-room."""
+        return sum((usd for label, usd in self.parts if label == HEAD_ROOM), Decimal(0).quantize(CENT))
 
     @property
     def usd_per_month(self) -> Decimal:
@@ -62,10 +73,11 @@ class BillRow:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """All rows, and the owned GPUs that the plan leaves idle (USD per month of 730 hours)."""
+    """All rows, and the owned GPUs that the plan leaves idle (per month of 730 hours); all in ``currency``."""
 
     rows: tuple[BillRow, ...]
     idle_usd_per_month: Decimal
+    currency: str = "USD"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -76,6 +88,12 @@ class Bill:
     def usd_per_month(self) -> Decimal:
         """Of all workloads."""
         return sum((row.usd_per_month for row in self.rows), Decimal(0).quantize(CENT))
+
+    @property
+    def by_tenant(self) -> dict[str, tuple[BillRow, ...]]:
+        """Rows of each tenant, by name; "" for what belongs to nobody in particular."""
+        names = sorted({row.workload.tenant for row in self.rows})
+        return {name: tuple(row for row in self.rows if row.workload.tenant == name) for name in names}
 
 
 def bill(request: PlanRequest, result: PlanResult) -> Bill:
@@ -96,8 +114,30 @@ def bill(request: PlanRequest, result: PlanResult) -> Bill:
             rows.append(BillRow(workload, remark=remark or "Nothing is placed."))
             continue
         shares = _shares({key: _replicas(parts) for key, parts in placed.items()}, by_id)
-        rows += [_row(workload, by_id[key], placed[key], nodes, shares[key], remark) for key in placed]
-    return Bill(tuple(rows), money(result.idle_usd_per_hour * HOURS_PER_MONTH))
+        rows += [_row(workload, by_id[key], placed[key], nodes, shares[key], remark, request) for key in placed]
+    rows = _engines_once(rows, request)
+    return Bill(tuple(rows), money(result.idle_usd_per_hour * HOURS_PER_MONTH), request.currency)
+
+
+def _engines_once(rows: Sequence[BillRow], request: PlanRequest) -> list[BillRow]:
+    """People that an engine takes are paid once for the plan: its workloads share them, to the cent."""
+    costs = request.operations
+    usd = costs.people_hours_per_engine_month * costs.people_usd_per_hour
+    if not usd:
+        return list(rows)
+    sharing: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        if row.candidate is not None and row.candidate.settings is not None:
+            sharing.setdefault(row.candidate.settings.engine.value, []).append(at)
+    found = list(rows)
+    for members in sharing.values():
+        shares = split_exactly(usd, [Decimal(1)] * len(members))
+        for at, share in zip(members, shares, strict=True):
+            row = found[at]
+            alone = money(usd * row.scale)
+            parts = tuple((name, amount - alone + share if name == PEOPLE else amount) for name, amount in row.parts)
+            found[at] = replace(row, parts=parts)
+    return found
 
 
 def _replicas(parts: Iterable[Placement]) -> int:
@@ -120,12 +160,17 @@ def _row(
     nodes: dict[str, PlanNode],
     carried: float,
     remark: str,
+    request: PlanRequest,
 ) -> BillRow:
     replicas, cost = _replicas(placed), candidate.cost
     worth = sum((gpus_worth(part, nodes[part.node].gpu) for part in placed), Fraction(0))
     gpus = round(Decimal(worth.numerator) / worth.denominator, 3).normalize()
     hours = Decimal(str(workload.hours_per_month))
-    gpu_usd = hours * sum((usd_per_hour(part, nodes[part.node]) for part in placed), Decimal(0))
+    classes, name = request.price_classes, workload.price_class
+    gpu_usd = hours * sum(
+        (usd_per_hour(part, nodes[part.node]) * factor_of(classes, name, nodes[part.node].pool) for part in placed),
+        Decimal(0),
+    )
     known = cost.parts if cost is not None else ()
     on_gpus = [(label, usd) for label, usd in known if label.startswith(GPU_PARTS)]
     if not sum(usd for _, usd in on_gpus):
@@ -135,7 +180,10 @@ def _row(
     if whole_bill:
         divided = tuple(usd for _, usd in on_gpus)  # to the cent what the plan's page says
     scale = Decimal(replicas) / Decimal(max(candidate.replicas, 1))
-    others = [(label, usd * scale) for label, usd in known if not label.startswith(GPU_PARTS)]
+    others = [(label, usd * scale) for label, usd in known if not label.startswith(GPU_PARTS) and label != ELECTRICITY]
+    electricity = _electricity(workload, candidate, placed, nodes, request)
+    if electricity is not None:
+        others.append((ELECTRICITY, electricity * hours))
     tokens = (cost.mtok_input_per_month, cost.mtok_output_per_month) if cost is not None else (Decimal(0), Decimal(0))
     share = Decimal(str(carried))
     return BillRow(
@@ -149,13 +197,35 @@ def _row(
         mtok_input=(tokens[0] * share).quantize(Decimal("0.000001")),
         mtok_output=(tokens[1] * share).quantize(Decimal("0.000001")),
         remark=remark,
+        scale=scale,
     )
+
+
+def _electricity(
+    workload: PlanWorkload,
+    candidate: Candidate,
+    placed: Sequence[Placement],
+    nodes: dict[str, PlanNode],
+    request: PlanRequest,
+) -> Decimal | None:
+    """An hour of it, at the site of each replica; None where power is unknown or GPU prices hold it."""
+    found = [
+        electricity_at(
+            request, workload, candidate.gpu, candidate.watts_per_gpu, len(part.gpu_indexes), nodes[part.node].site
+        )
+        for part in placed
+        if not holds_electricity(nodes[part.node].price)
+    ]
+    known = [usd for usd in found if usd is not None]
+    return sum(known, Decimal(0)) if known else None
 
 
 def table(found: Bill) -> list[list[Cell]]:
     """Header, one line a row, the total, the idle GPUs and what both come to."""
     labels = found.labels
-    lines: list[list[Cell]] = [[*COLUMNS, *(f"{label}, $ per month" for label in labels), *LAST]]
+    sign = unit(found.currency)
+    names = (*COLUMNS, *(f"{label}, $ per month" for label in labels), *LAST)
+    lines: list[list[Cell]] = [[name.replace("$", sign) for name in names]]
     lines += [_line(row, labels) for row in found.rows]
     blank: list[Cell] = [None] * (len(COLUMNS) + len(labels) + len(LAST))
     sums: Counter[str] = Counter()
@@ -174,12 +244,18 @@ def table(found: Bill) -> list[list[Cell]]:
     return [*lines, total, idle, both]
 
 
+def unit(currency: str) -> str:
+    """How a heading names the currency."""
+    return "$" if currency == "USD" else currency
+
+
 def _line(row: BillRow, labels: Sequence[str]) -> list[Cell]:
     chosen, parts = row.candidate, dict(row.parts)
     settings = chosen.settings if chosen is not None else None
     performance = chosen.performance if chosen is not None else None
     return [
         row.workload.name,
+        row.workload.tenant or None,
         row.workload.model,
         ENGINE_LABELS.get(settings.engine.value, settings.engine.value) if settings is not None else None,
         settings.version if settings is not None else None,
@@ -216,17 +292,61 @@ def _load(workload: PlanWorkload) -> str:
 
 def facts(name: str, request: PlanRequest, result: PlanResult) -> list[list[Cell]]:
     """What the bill rests on: the plan, GPU prices with their source, and notes."""
+    sign = unit(request.currency)
     lines: list[list[Cell]] = [
         ["Plan", name],
         ["Planner", result.model_version],
         ["Status", result.status],
         ["TTFT, TPOT", "predicted medians at the planned load, with their 80 % interval"],
-        ["$ per M tokens", "the whole bill of the row over that kind of tokens; the three must not be added"],
-        ["Currency", "USD"],
+        [f"{sign} per M tokens", "the whole bill of the row over that kind of tokens; the three must not be added"],
+        ["Currency", request.currency],
+        ["Exchange rates as of", request.rates_as_of or "none needed"],
+        *([f"1 {rate.currency}", rate.usd_per_unit, f"USD, of {rate.date}", rate.source] for rate in request.rates),
+        *(
+            [f"Electricity at {entry.site}, {sign} per kWh", mean_usd_per_kwh(entry.energy), f"PUE {entry.energy.pue}"]
+            for entry in request.site_energy
+        ),
     ]
     priced = {(n.gpu, n.price.usd_per_gpu_hour, n.price.basis, n.price.source) for n in request.nodes}
-    lines += [[f"Price of {gpu}, $ per GPU-hour", usd, basis, source] for gpu, usd, basis, source in sorted(priced)]
+    lines += [
+        [f"Price of {gpu}, {sign} per GPU-hour", usd, basis, source] for gpu, usd, basis, source in sorted(priced)
+    ]
     return lines + [["Note", note] for note in result.notes]
+
+
+def price_table(request: PlanRequest) -> list[list[Cell]]:
+    """Each part of each GPU price with the formula that gave it and its source."""
+    lines: list[list[Cell]] = [
+        ["Pool", "GPU", "Site", "Basis", "Part", f"{unit(request.currency)} per GPU-hour", "Stated in", "How", "Source"]
+    ]
+    for sheet in request.price_sheets:
+        head: list[Cell] = [sheet.pool, sheet.gpu, sheet.site, sheet.basis]
+        lines += [
+            [*head, term.label, term.usd_per_gpu_hour, sheet.quoted_in, term.formula, term.source]
+            for term in sheet.terms
+        ]
+        lines.append([*head, "Total", sheet.usd_per_gpu_hour, sheet.quoted_in, None, sheet.source])
+    return lines
+
+
+def month_table(request: PlanRequest, result: PlanResult) -> list[list[Cell]]:
+    """The months ahead: GPUs needed and added, and what they cost."""
+    sign = unit(request.currency)
+    lines: list[list[Cell]] = [
+        ["Month", "GPUs needed", "GPUs at hand", "GPUs added", f"GPUs, {sign}", f"Electricity, {sign}"]
+    ]
+    lines += [
+        [
+            view.month,
+            sum(view.gpus_needed.values()),
+            sum(view.gpus_at_hand.values()),
+            sum(view.gpus_added.values()),
+            view.usd_per_month,
+            view.electricity_usd_per_month,
+        ]
+        for view in result.months
+    ]
+    return lines
 
 
 def as_csv(name: str, request: PlanRequest, result: PlanResult) -> bytes:
@@ -237,20 +357,25 @@ def as_csv(name: str, request: PlanRequest, result: PlanResult) -> bytes:
 
 
 def as_xlsx(name: str, request: PlanRequest, result: PlanResult) -> bytes:
-    """The bill and what it rests on, as a workbook of two sheets."""
+    """The bill, what it rests on, how the prices come about and the months ahead, as a workbook."""
     from openpyxl import Workbook
     from openpyxl.styles import Alignment, Font
     from openpyxl.utils import get_column_letter
 
     book = Workbook()
-    sheets = (("Bill", table(bill(request, result))), ("Basis", facts(name, request, result)))
-    for sheet, (title, lines) in zip((book.active, book.create_sheet()), sheets, strict=True):
-        sheet.title = title
+    book.remove(book.active)
+    sheets = [("Bill", table(bill(request, result))), ("Basis", facts(name, request, result))]
+    if request.price_sheets:
+        sheets.append(("Prices", price_table(request)))
+    if result.months:
+        sheets.append(("Months", month_table(request, result)))
+    for at, (title, lines) in enumerate(sheets):
+        sheet = book.create_sheet(title, at)
         for line in lines:
             sheet.append([_inert(cell) for cell in line])
-        for at in range(1, sheet.max_column + 1):
-            widest = max(len(str(cell.value or "")) for cell in sheet[get_column_letter(at)][1:] or ())
-            sheet.column_dimensions[get_column_letter(at)].width = min(48, max(12, widest + 2))
+        for column in range(1, sheet.max_column + 1):
+            widest = max(len(str(cell.value or "")) for cell in sheet[get_column_letter(column)][1:] or ())
+            sheet.column_dimensions[get_column_letter(column)].width = min(48, max(12, widest + 2))
     first = book["Bill"]
     first.freeze_panes = "B2"
     money_from = len(COLUMNS)

@@ -12,7 +12,7 @@ from django.utils.text import slugify
 
 from controlplane.core.models import Role, User
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun, Validation
-from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
+from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.jobs.models import Job, JobLog
 from controlplane.planning.models import Plan, Scenario
 from controlplane.planning.services import store_request, store_result
@@ -250,6 +250,7 @@ def make_everything() -> dict[str, Any]:
     """The whole sample: an administrator, fleet, workloads, an approved and a ready plan, jobs, probes."""
     user = make_user()
     nodes, workloads = make_fleet(), make_workloads()
+    ExchangeRate.objects.create(currency="EUR", date="2026-11-27", usd_per_unit="1.0862", source="reference rate")
     plan = make_plan(user, approved=True)
     other = make_plan(user, name="H200 only")
     deployments = make_deployments(user, plan)

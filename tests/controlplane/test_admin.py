@@ -84,7 +84,8 @@ def test_node_page_shows_gpus_price_and_what_is_placed(console: Client) -> None:
 def test_a_change_is_checked_and_logged(console: Client, administrator: User) -> None:
     site = Site.objects.first()
     assert site is not None
-    data = {"name": site.name, "slug": site.slug, "currency": "USD", "usd_per_kwh": "0.33", "pue": "1.2", "notes": ""}
+    data = {"name": site.name, "slug": site.slug, "currency": "USD", "usd_per_kwh": "0.33", "pue": "1.2", "notes": "",
+            "demand_usd_per_kw_month": "0", "tariff_bands": "[]"}  # fmt: skip
     empty = {"nodes-TOTAL_FORMS": "0", "nodes-INITIAL_FORMS": "0"}
     assert console.post(page(Site, "change", site.pk), {**data, **empty}).status_code == 302
     entry = ChangeLog.objects.filter(model="inventory.Site", action="update").latest("id")

@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from controlplane.dashboard import figures_load, fmt, palette, planrow
-from controlplane.dashboard.chart import Chart, Column, axis, edge_note, make, marker_line
+from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
 from controlplane.dashboard.planrow import Json
 
 DASHES = ("solid", "dash")
@@ -133,10 +133,11 @@ def _chart(
         notes.append(edge_note("y", limit, f"SLO {fmt.duration(limit / 1000)}", palette.FAILED))
     word, axis_unit = AXES[curves[0].points["axis"]] if curves else ("Load", "")
     tops = [float(row[4]) for row in rows]
-    log = unit == "$ / M tok" and tops and max(tops) > 20 * min(float(row[3]) for row in rows)
+    bottom = min((float(row[3]) for row in rows), default=1.0)
+    log = unit == "$ / M tok" and bool(tops) and max(tops) > 10 * bottom
     figure_layout = {
         "xaxis": axis(word, axis_unit, rangemode="tozero"),
-        "yaxis": axis(metric, unit, **({"type": "log"} if log else {"rangemode": "tozero"})),
+        "yaxis": axis(metric, unit, **(log_axis(bottom, max(tops)) if log else _linear(rows, limit))),
         "shapes": shapes, "annotations": notes, "margin": {"t": 28}, "showlegend": len(traces) > 2,
     }  # fmt: skip
     columns = (
@@ -144,6 +145,13 @@ def _chart(
         Column("High", unit), Column("Meets the SLO", numeric=False),
     )  # fmt: skip
     return make(ident, f"{metric} against load", traces, figure_layout, columns, rows, size="medium")
+
+
+def _linear(rows: Sequence[Sequence[Any]], limit: float | None) -> dict[str, Any]:
+    """From zero to a little above values and limit: a band that runs far off must not flatten what it is about."""
+    values, highs = [float(row[2]) for row in rows], [float(row[4]) for row in rows]
+    top = max([*(1.6 * value for value in values), 1.2 * (limit or 0.0)], default=1.0)
+    return {"range": [0, top]} if max(highs, default=0.0) > top else {"rangemode": "tozero"}
 
 
 def _series(curve: Curve, kept: list[tuple[float, Any, Json]], unit: str, at: int) -> list[Any]:

@@ -12,6 +12,7 @@ from controlplane.dashboard import fmt
 
 Json = Mapping[str, Any]
 ENGINES = ("vllm", "tensorrt_llm")
+SAME = 0.005  # bills closer than half a percent are called the same
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class WorkloadRow:
             return ""
         value = float(margin["value"])
         word = "cheaper" if value >= 0 else "dearer"
+        if abs(value) < SAME:
+            return f"same cost ({fmt.band(margin['low'], margin['high'], 'share')})"
         return f"{fmt.percent(abs(value))} {word} ({fmt.band(margin['low'], margin['high'], 'share')})"
 
     @property

@@ -41,6 +41,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/<int:pk>/export/", plans.export, name="plan_export"),
     path("plans/<int:pk>/router.yaml", plans.router, name="router"),
     path("plans/<int:pk>/workloads/<str:name>/", plans.plan_workload, name="plan_workload"),
+    path("plans/<int:pk>/workloads/<str:name>/settle/", plans.settle, name="settle"),
     path("plans/<int:pk>/candidate/", plans.plan_candidate, name="plan_candidate"),
     path("plans/<int:pk>/how/", plans.how, name="how"),
     path("plans/<int:pk>/curves/", plans.draw_curves, name="draw_curves"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from controlplane.deployments import calibrating, probing, reporting
+from controlplane.deployments import calibrating, probing, reporting, settling
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun
 from controlplane.jobs.kinds import JobKind, NodeJobKind, register
 from controlplane.jobs.models import Job
@@ -68,6 +68,7 @@ class Launch(_OfDeployment):
             return {"state": "deleted"}
         reporting.apply_observation(deployment, observation)
         if observation.state == "ready":
+            settling.start_waiting_probes(deployment)
             return {"state": deployment.state, "base_url": deployment.base_url}
         return {"state": "stopped"} if observation.state == "stopped" else None
 

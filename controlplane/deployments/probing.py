@@ -53,16 +53,27 @@ def probe_deployment(
         row.no_prediction_reason = str(error)
     with transaction.atomic():
         save_record(row, actor=actor)
-        row.job = submit_job(
+        submit_probe(actor=actor, probe=row)
+    return row
+
+
+def submit_probe(*, actor: Actor, probe: ProbeRun) -> None:
+    """Send a stored probe to the host on which its engine runs; the caller has checked role and state."""
+    deployment = probe.deployment
+    if deployment.host is None:
+        raise ValidationError(f"{deployment} runs on no host; start it first.")
+    wanted = from_json(ProbeLoad, probe.load, "load")
+    with transaction.atomic():
+        probe.emulated = deployment.emulated
+        probe.job = submit_job(
             actor=actor,
             kind="deployment.probe",
-            payload={"deployment": str(deployment.pk), "probe": str(row.pk)},
+            payload={"deployment": str(deployment.pk), "probe": str(probe.pk)},
             queue=node_queue(deployment.host.slug),
             deadline=dt.timedelta(seconds=wanted.timeout_s) + dt.timedelta(minutes=30),
         )
-        row.save(update_fields={"job"})
-        log_change(deployment, ChangeLog.Action.ACT, actor=actor, after={"probe": str(row.pk)})
-    return row
+        probe.save(update_fields={"job", "emulated"})
+        log_change(deployment, ChangeLog.Action.ACT, actor=actor, after={"probe": str(probe.pk)})
 
 
 def planned_load(deployment: Deployment) -> ProbeLoad:

@@ -27,6 +27,7 @@ from controlplane.dashboard import (
 from controlplane.dashboard.forms import ScenarioForm
 from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
+from controlplane.deployments import settling
 from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
@@ -233,6 +234,15 @@ def how(request: HttpRequest, pk: int) -> HttpResponse:
     context = {"plan": record, "working": working, "candidate": candidate}
     template = "dashboard/_how.html" if request.headers.get("HX-Request") else "dashboard/how.html"
     return show(request, template, context)
+
+
+@act
+def settle(request: HttpRequest, pk: int, name: str) -> HttpResponse:
+    """Deploy and probe what would settle a verdict that is too close to call."""
+    probe = settling.settle_verdict(actor=actor(request), plan=_plan(pk), workload=name)
+    waits = "is measured as soon as it is ready" if probe.deployment.job_id else "waits to be launched, then measured"
+    messages.info(request, f"The probe is made: {probe.deployment.name} {waits}.")
+    return redirect("dashboard:deployment", probe.deployment_id)
 
 
 @act

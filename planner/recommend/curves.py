@@ -10,15 +10,18 @@ from typing import Literal
 import numpy as np
 
 from planner.catalog import get_model
-from planner.errors import InfeasibleError, UnsupportedError
+from planner.errors import InfeasibleError
 from planner.models.spec import ModelSpec
 from planner.placement.candidates import gpu_of_nodes
+from planner.placement.disaggregation import unit_of
 from planner.placement.encoder import simulate_encoder
 from planner.placement.sizing import fabric_of
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import gpu_price
 from planner.serving import Instance, predict, simulate
 from planner.serving.arrivals import trace_at_rate
+from planner.serving.disaggregated import Disaggregated
+from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
 from planner.serving.types import CurvePoint, Lengths, Load, Performance, Timeline
@@ -62,19 +65,20 @@ def candidate_curve(
 ) -> CandidateCurve:
     """Simulate ``candidate`` at ``SHARES`` of what it carries; ``progress`` gets the share that is done.
 
-    Raises InfeasibleError for a candidate that serves nothing and UnsupportedError for pools of prefill and decode,
-    whose replica is more than one instance.
+    Raises InfeasibleError for a candidate that serves nothing. A unit of prefill and decode pools has no timeline: it
+    is more than one engine.
     """
     if candidate.status != "ok" or candidate.settings is None or candidate.memory is None:
         reason = next(iter(candidate.reasons), "it is not feasible")
         raise InfeasibleError(f"there is no load to draw: {reason}", field="candidate", value=candidate.id)
-    if candidate.disagg is not None:
-        raise UnsupportedError("prefill and decode pools have no single curve", field="candidate", value=candidate.id)
     model = get_model(workload.model)
     gpu = gpu_of_nodes(candidate.gpu, request.nodes)
-    fabric = fabric_of(request, candidate.gpu)
-    step = build(model, gpu, candidate.settings, calibrations=request.calibrations, fabric=fabric)
-    made = Instance(model, candidate.settings, candidate.memory, step)
+    if candidate.disagg is not None:
+        made: Instance | Disaggregated = unit_of(candidate, model, gpu, request)
+    else:
+        fabric = fabric_of(request, candidate.gpu)
+        step = build(model, gpu, candidate.settings, calibrations=request.calibrations, fabric=fabric)
+        made = Instance(model, candidate.settings, candidate.memory, step)
     knee, loads = _loads(candidate, workload)
     axis: Literal["rate", "concurrency"] = "rate" if loads[0].kind == "open" else "concurrency"
     points = []
@@ -84,7 +88,7 @@ def candidate_curve(
         if progress is not None:
             progress((at + 1) / (len(loads) + 1))
     timeline, burst = None, 0.0
-    if model.task == "generate":
+    if model.task == "generate" and isinstance(made, Instance):
         rate = knee if axis == "rate" and knee else max(point.performance.req_per_s for point in points)
         timeline, burst = _burst(made, workload, rate, request.seed)
     price = Decimal(str(gpu_price(request, candidate.gpu)))
@@ -114,11 +118,16 @@ def _loads(candidate: Candidate, workload: PlanWorkload) -> tuple[float | None, 
     return None, [replace(base, concurrency=streams, requests=max(REQUESTS, 2 * streams)) for streams in marks]
 
 
-def _predicted(made: Instance, model: ModelSpec, workload: PlanWorkload, load: Load, seed: int) -> Performance:
+def _predicted(
+    made: Instance | Disaggregated, model: ModelSpec, workload: PlanWorkload, load: Load, seed: int
+) -> Performance:
+    sides = workload.input_tokens, workload.output_tokens
+    if isinstance(made, Disaggregated):
+        return predict_disaggregated(made, load, *sides, slo=workload.slo, seed=seed)[0]
     if model.task != "generate":
         found = simulate_encoder(made.step, made.resolved, load, workload.input_tokens, slo=workload.slo, seed=seed)
         return performance(found, made.step)
-    return predict(made, load, workload.input_tokens, workload.output_tokens, slo=workload.slo, seed=seed)
+    return predict(made, load, *sides, slo=workload.slo, seed=seed)
 
 
 def _meets(found: Performance, workload: PlanWorkload) -> bool:

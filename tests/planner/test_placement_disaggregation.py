@@ -23,6 +23,7 @@ from planner.placement.disaggregation import disaggregated_candidates, unit_of
 from planner.placement.pools import Asked, best_unit, gpus_needed, may_gain, unit_size
 from planner.plan import make_plan
 from planner.plan_types import Candidate, Placement
+from planner.recommend.curves import candidate_curve
 from planner.serving import Instance
 from planner.serving.disaggregated import Disaggregated
 from planner.serving.kv_transfer import link_within_node
@@ -226,3 +227,14 @@ def test_the_search_needs_no_more_gpus_than_trying_every_unit(rate: float, limit
             if sized.share > 0:
                 least = min(least, gpus_needed(sized.share, unit.gpus, False))
     assert best <= least + 1
+
+
+def test_a_unit_has_a_curve_that_passes_its_knee(units, asked) -> None:
+    curve = candidate_curve(units[0], asked.workloads[0], asked)
+    assert curve.axis == "rate"
+    assert curve.timeline is None
+    assert curve.knee == units[0].replica_rate_per_s
+    assert curve.points[0].meets_slo
+    assert not curve.points[-1].meets_slo
+    ttft = [point.performance.ttft_ms.p99 for point in curve.points]
+    assert ttft[-1] > 2 * ttft[0]

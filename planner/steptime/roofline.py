@@ -185,6 +185,14 @@ class RooflineSource:
         share = min(_HIGHEST_SHARE, 1.1 * self.efficiency.decode_bw)
         return self._cache_bytes(op, sequences, length) / (self.bytes_per_ms * share)
 
+    def fastest_weights_ms(self, op: GemmOp | MoeOp) -> float:
+        """Least time of a GEMM or of an expert layer: its weights, or one token's experts, from memory."""
+        if isinstance(op, GemmOp):
+            weights = float(op.n * op.k)
+        else:
+            weights = op.topk / op.ep * (3 if op.gated else 2) * op.hidden * op.intermediate / op.tp
+        return weights * op.weight.bits / 8 / (self.bytes_per_ms * _HIGHEST_SHARE)
+
     def _cache_bytes(self, op: AttentionOp, sequences: F64, length: F64) -> F64:
         """K/V cache that one decode step of one layer reads on this rank."""
         seen = length if op.window is None else np.minimum(length, op.window)

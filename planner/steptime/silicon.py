@@ -57,6 +57,7 @@ class SiliconSource:
         try:
             if isinstance(one, GemmOp):
                 timed = gemm_rows(self.database, one, tuple(rows.tolist()))
+                timed = replace(timed, ms=np.maximum(timed.ms, self.fallback.fastest_weights_ms(one)))
             elif isinstance(one, AllReduceOp):
                 timed = self._plausible_all_reduce(one, rows)
             elif isinstance(one, MoeOp):
@@ -69,6 +70,7 @@ class SiliconSource:
 
     def _plausible_experts(self, op: MoeOp, rows: F64) -> Timed:
         timed = moe_rows(self.database, op, tuple(rows.tolist()))
+        timed = replace(timed, ms=np.maximum(timed.ms, self.fallback.fastest_weights_ms(op)))
         analytic = self.fallback.rows(op, rows)
         if float(np.median(timed.ms / analytic.ms)) > _SLOW_EXPERTS:
             note = f"experts by roofline: the rows of {self.database.backend} are implausibly slow"

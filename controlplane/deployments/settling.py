@@ -32,7 +32,7 @@ def candidate_to_probe(result: dict[str, Any], workload: str) -> dict[str, Any]:
 
     Raises ValidationError for a verdict that needs no probe.
     """
-    verdict = next((v for v in result.get("verdicts", ()) if v["workload"] == workload), {})
+    verdict: dict[str, Any] = next((v for v in result.get("verdicts", ()) if v["workload"] == workload), {})
     words = str(verdict.get("probe") or "")
     if not words:
         raise ValidationError(f"The verdict on {workload} is not too close to call; there is nothing to settle.")
@@ -89,13 +89,15 @@ def settle_verdict(*, actor: Actor, plan: Plan, workload: str) -> ProbeRun:
 
 def _load(workload: Workload, candidate: dict[str, Any]) -> ProbeLoad:
     """The largest load of one replica for two minutes: a rate, or its share of the users."""
-    tokens = [max(1, round(lengths_of(workload, side).expected)) for side in ("input", "output")]
+    tokens_in, tokens_out = (max(1, round(lengths_of(workload, side).expected)) for side in ("input", "output"))
     if workload.load_kind == workload.LoadKind.OPEN:
         rate = float(candidate["replica_rate_per_s"])
         requests = int(min(max(rate * PROBE_S, 20), MOST_REQUESTS))
-        return ProbeLoad(*tokens, concurrency=0, requests=requests, rate_per_s=rate, warmup_requests=2)
+        return ProbeLoad(tokens_in, tokens_out, concurrency=0, requests=requests, rate_per_s=rate, warmup_requests=2)
     users = max(1, round((workload.concurrency or 32) * min(1.0, float(candidate.get("replica_share") or 1.0))))
-    return ProbeLoad(*tokens, concurrency=users, requests=min(users * 8, MOST_REQUESTS), warmup_requests=2)
+    return ProbeLoad(
+        tokens_in, tokens_out, concurrency=users, requests=min(users * 8, MOST_REQUESTS), warmup_requests=2
+    )
 
 
 def _room(candidate: dict[str, Any]) -> tuple[Node, list[int]]:

@@ -23,7 +23,7 @@ from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.verdict import engine_of
 from planner.serving.disaggregated import Disaggregated
 from planner.serving.instance import Instance
-from planner.serving.types import Lengths
+from planner.serving.types import Lengths, Load
 from planner.words import ENGINE_LABEL, article, figure
 
 GRID = 81
@@ -60,6 +60,7 @@ def flip_points(
     if winner is None and chosen is not None:
         winner = engine_of(chosen)
     found = [_search(sweep, usable, workload, request, winner) for sweep in _sweeps(workload, usable, request)]
+    found += _concurrency(workload, usable, request, winner)
     found += _simulated(workload, usable, request, winner)
     return tuple(sorted(found, key=_distance))
 
@@ -73,6 +74,9 @@ def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRe
     else:
         name, unit, value = "request rate", "req/s", rate
     sweeps.append(_Sweep(name, unit, value, value / 30, value * 30, partial(_load, value)))
+    sweeps.append(
+        _Sweep("utilisation of replicas", "of their largest load", 1.0, 0.4, 1.0, lambda v: Change(rate_factor=v))
+    )
     revisions = workload.revisions_per_month
     sweeps.append(
         _Sweep("number of revisions", "per month", revisions, 0.0, 1000.0, lambda v: Change(revisions_per_month=v))
@@ -177,6 +181,31 @@ def engine_costs(
         if best is not None:
             costs[engine] = best[0]
     return costs
+
+
+def _concurrency(
+    workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRequest, winner: str | None
+) -> list[FlipPoint]:
+    """As if the requests of an open load came from users who wait for each answer: how many of them flip it.
+
+    Today's number is that of Little's law, rate x mean E2E. What one replica carries of such users is simulated once;
+    their number only changes how many replicas are needed.
+    """
+    rate = demand_per_s(workload)
+    if workload.load.kind != "open" or rate is None or get_model(workload.model).task != "generate":
+        return []
+    top = [candidate for candidate in _top(usable, workload, request) if candidate.disagg is None]
+    waits = [c.performance.e2e_ms.mean / 1000 for c in top if c.performance and c.performance.e2e_ms]
+    if not waits:
+        return []
+    users = max(1.0, float(round(rate * waits[0])))
+    asked = replace(workload, load=Load("closed", concurrency=int(users), prefix_hit=workload.load.prefix_hit))
+    instances = {candidate.id: _deployed(asked, candidate, request) for candidate in top}
+    sized = _resized(top, instances, asked, request)
+    if len({engine_of(candidate) for candidate in sized}) < 2:
+        return []
+    sweep = _Sweep("concurrency", "users", users, max(1.0, users / 30), users * 30, partial(_load, users))
+    return [_search(sweep, sized, asked, request, winner)]
 
 
 def _simulated(

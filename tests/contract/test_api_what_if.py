@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from controlplane.planning import curves
 from controlplane.planning.models import Plan
 from tests.contract.conftest import V1
 from tests.contract.test_api_errors import faults, problem
@@ -83,3 +84,19 @@ def test_delete_and_restore(whole_fleet: dict[str, Any], planner_api: APIClient)
     force = whole_fleet["plan"]
     path = f"{V1}/plans/{force.pk}/"
     problem(planner_api.delete(path, headers={"If-Match": planner_api.get(path)["ETag"]}), 409, "conflict")
+
+
+def test_curves_are_drawn_by_a_job(whole_fleet: dict[str, Any], planner_api: APIClient) -> None:
+    plan = whole_fleet["plan"]
+    path, candidate = f"{V1}/plans/{plan.pk}/curves/", plan.result["candidates"][0]["id"]
+    assert "candidate" in faults(problem(planner_api.get(path), 400, "validation"))
+    problem(planner_api.get(path, {"candidate": candidate}), 404, "not-found")
+    answer = planner_api.post(path, {"candidate": candidate})
+    assert answer.status_code == 202, answer.content
+    assert answer.json()["kind"] == "plan.curves"
+    drawn = {"axis": "rate", "knee": 2.0, "points": [], "usd_per_hour": "1.0", "timeline": None}
+    curves.store(plan, [curves.Drawn("code-completion", candidate, drawn)])
+    found = planner_api.get(path, {"candidate": candidate}).json()
+    assert (found["points"], found["reason"], found["job"]) == (drawn, "", None)
+    assert planner_api.post(path, {"candidate": candidate}).status_code == 200
+    problem(planner_api.post(path, {"candidate": "none"}), 409, "conflict")

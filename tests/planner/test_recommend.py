@@ -11,10 +11,11 @@ from fleet_samples import H100, candidate, node, request, workload
 from planner.economics import OperationsCosts
 from planner.economics.types import CostBreakdown, EnergyPrice
 from planner.evidence import Evidence, Interval
+from planner.placement.candidates import candidates
 from planner.plan_types import Baseline, Placement
 from planner.recommend import verdict
 from planner.recommend.costing import Change, best_of, usd_per_hour
-from planner.recommend.flips import _search, _sweeps, scaled
+from planner.recommend.flips import _search, _sweeps, flip_points, scaled
 from planner.recommend.rules import _hybrid, _ttft
 from planner.recommend.tornado import tornado
 from planner.recommend.verdict import margin_of
@@ -187,6 +188,27 @@ def test_request_rate_flips_where_the_replicas_do() -> None:
     found = flips((banded("w", 10 / 8), banded("w", 40 / 8, engine="tensorrt_llm", gpus=2)), work)
     assert found["request rate"].value == pytest.approx(20.0, rel=1e-3)
     assert found["request rate"].sentence.startswith("The answer flips to TensorRT-LLM at a request rate of 20")
+
+
+def test_utilisation_flips_where_one_more_replica_is_needed() -> None:
+    """vLLM: 1.2 of the demand for 2 USD, a third replica (6 USD) below 0.5 / 1.2; TensorRT-LLM: 3 times for 4 USD."""
+    found = flips((banded("w", 1.2), banded("w", 3.0, engine="tensorrt_llm", gpus=2)), workload("w"))
+    assert found["utilisation of replicas"].value == pytest.approx(0.5 / 1.2, rel=1e-3)
+    assert found["utilisation of replicas"].current == 1.0
+
+
+def test_users_who_wait_are_searched_beside_the_rate() -> None:
+    """Little's law gives today's number; more of them never cost less."""
+    work = workload("w", load=Load("open", rate_per_s=6.0), slo=(SloTarget("tpot", "p90", 25.0),))
+    asked = request([node("a", gpus=1)], [work])
+    made = candidates(work, asked)
+    found = {point.parameter: point for point in flip_points(work, made, asked)}
+    users = found["concurrency"]
+    best = min((c for c in made if c.status == "ok" and c.cost), key=lambda c: c.cost.usd_per_month)
+    assert users.current == pytest.approx(6.0 * best.performance.e2e_ms.mean / 1000, rel=0.25)
+    costs = [at.vllm_usd_per_hour for at in users.curve]
+    assert costs == sorted(costs)
+    assert costs[-1] > costs[0]
 
 
 def test_revisions_flip_where_operations_eat_the_saving() -> None:

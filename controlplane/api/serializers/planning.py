@@ -95,6 +95,22 @@ class WhatIfSerializer(Strict):
     title = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)
 
 
+class CandidateIdSerializer(Strict):
+    """A candidate of the plan."""
+
+    candidate = serializers.CharField(max_length=300)
+
+
+class CurvesSerializer(serializers.Serializer):
+    """Load curves of one replica of a candidate; ``points`` null with the ``reason``, or while the job draws them."""
+
+    workload = serializers.CharField(source="workload_name")
+    candidate = serializers.CharField(source="candidate_id")
+    job = serializers.UUIDField(source="job_id", allow_null=True)
+    points = serializers.JSONField(allow_null=True, help_text="CandidateCurve of the planner; see docs/planner.md.")
+    reason = serializers.CharField(allow_blank=True)
+
+
 class PlacementSerializer(RecordSerializer):
     """One replica, or its part on one node."""
 

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import action
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -16,6 +16,7 @@ from controlplane.api.serializers import planning as shapes
 from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import DeleteMixin, accepted, acting, actor_of
 from controlplane.planning import comparing, discarding, services
+from controlplane.planning import curves as drawing
 from controlplane.planning.models import Plan
 from planner.jsonio import to_json
 from planner.whatif import parse_change
@@ -54,6 +55,39 @@ class WhatIfActions(DeleteMixin):
         return Response(self.get_serializer(self.get_queryset().get(pk=plan.pk)).data)  # type: ignore[attr-defined]
 
     @extend_schema(
+        responses=shapes.CurvesSerializer,
+        filters=False,
+        parameters=[OpenApiParameter("candidate", OpenApiTypes.STR, required=True, description="Id of a candidate.")],
+    )
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def curves(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Load curves of a candidate: TTFT, TPOT, throughput and their bands against load, and a burst's timeline.
+
+        Those of the candidates that verdicts name are there with the plan; POST has others drawn.
+        """
+        plan = self.get_object()  # type: ignore[attr-defined]
+        row = plan.curves.filter(candidate_id=_candidate_id(request.query_params)).first()
+        if row is None:
+            raise NotFound("They are not drawn yet; POST the id of the candidate to this path.")
+        return Response(shapes.CurvesSerializer(row).data)
+
+    @extend_schema(request=shapes.CandidateIdSerializer, responses={202: JobSerializer, 200: shapes.CurvesSerializer})
+    @curves.mapping.post
+    def draw_curves(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Have a candidate's load curves drawn; 200 with them when they are there already."""
+        form = shapes.CandidateIdSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        plan = Plan.objects.get(pk=self.get_object().pk)  # type: ignore[attr-defined]
+        with acting():
+            row = drawing.request_curves(
+                actor=actor_of(request), plan=plan, candidate_id=form.validated_data["candidate"]
+            )
+        if row.job is None or row.points is not None:
+            return Response(shapes.CurvesSerializer(row).data)
+        context = self.get_serializer_context()  # type: ignore[attr-defined]
+        return accepted(row.job, JobSerializer(row.job, context=context).data, plan)
+
+    @extend_schema(
         responses={(200, "application/json"): OpenApiTypes.OBJECT, (200, "text/csv"): OpenApiTypes.BINARY},
         filters=False,
         parameters=[
@@ -83,6 +117,13 @@ class WhatIfActions(DeleteMixin):
                 "differences_left_out": found.more,
             }
         )
+
+
+def _candidate_id(params: Any) -> str:
+    found = params.get("candidate", "")
+    if not found:
+        raise ValidationError({"candidate": "Give the id of a candidate; see /plans/ID/candidates/."})
+    return str(found)[:300]
 
 
 def plans_of(text: str, field: str) -> list[Plan]:

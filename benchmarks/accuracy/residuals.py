@@ -93,7 +93,7 @@ def cross_validated(scored: Sequence[Scored]) -> dict[str, dict[str, float]]:
         table = bands.as_table(entries(rest))
         for s in held_out:
             for metric, ratio in s.ratio.items():
-                if ("any", s.evidence, metric, "any") not in table:
+                if any(("any", level, metric, "any") not in table for level in ("silicon", "extrapolated", "roofline")):
                     continue
                 by = bands.factors(Evidence(s.evidence), metric, s.region, engine=s.residuals_of, table=table)
                 inside[(s.row.kind, metric)].append(min(by.low, 1.0) <= 1.0 / ratio <= max(by.high, 1.0))

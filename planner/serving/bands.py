@@ -29,6 +29,8 @@ METRICS = ("output_tok_per_s", "ttft", "tpot")
 MIN_ROWS = 20
 """Fewer rows than this tell too little of a tenth: the wider entry for any region or any engine is used."""
 _ANY = "any"
+_LEVELS = (Evidence.SILICON, Evidence.EXTRAPOLATED, Evidence.ROOFLINE)
+"""From stronger to weaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def factors(
     """The factors for one prediction. ``residual_log_sd`` of a calibration replaces the table for its evidence.
 
     In order of preference: this group of runs in this region, this group anywhere, its engine in this region, its
-    engine anywhere, all engines in this region, all engines. ``table`` other residuals than the shipped ones.
+    engine anywhere, all engines in this region, all engines. Never narrower than for stronger evidence, and near
+    saturation never narrower than elsewhere, whatever few rows say. ``table`` other residuals than the shipped ones.
     """
     if residual_log_sd is not None:
         spread = 1.2816 * max(residual_log_sd, 0.01)  # the normal quantile of 90 %
@@ -105,15 +108,26 @@ def factors(
     if level is Evidence.EMULATED:
         level = Evidence.ROOFLINE
     known = _table() if table is None else table
+    regions = (where, "heavy", _ANY) if where == "saturated" else (where,)
+    stronger = _LEVELS[: _LEVELS.index(level) + 1]
+    return _envelope([_of(known, engine, each, metric, region) for each in stronger for region in regions])
+
+
+def _of(table: Table, engine: str, level: Evidence, metric: str, where: str) -> Factors:
+    """The factors of one evidence, from the first group with rows enough."""
     saturated = where == "saturated"
     for who in dict.fromkeys((engine, engine.partition(",")[0], _ANY)):
-        found = _enough(known, who, level, metric, where)
+        found = _enough(table, who, level, metric, where)
         if found is not None:
             return found
-        if (anywhere := _enough(known, who, level, metric, _ANY)) is not None and who != _ANY:
+        if (anywhere := _enough(table, who, level, metric, _ANY)) is not None and who != _ANY:
             return _doubled(anywhere) if saturated else anywhere
-    anywhere = known[(_ANY, level.value, metric, _ANY)][1]
+    anywhere = table[(_ANY, level.value, metric, _ANY)][1]
     return _doubled(anywhere) if saturated else anywhere
+
+
+def _envelope(found: Sequence[Factors]) -> Factors:
+    return Factors(min(by.low for by in found), max(by.high for by in found))
 
 
 def _enough(table: Table, engine: str, level: Evidence, metric: str, where: str) -> Factors | None:

@@ -123,6 +123,37 @@ def arrivals(times_s: Sequence[float], *, ident: str = "arrivals", title: str = 
     return make(ident, title, traces, figure_layout, columns, rows, note=note, size="short")
 
 
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def week(profile: Sequence[float], peak_per_s: float | None, *, ident: str = "week") -> Chart:
+    """The demand of a week hour by hour, with its mean; in requests/s where the peak hour is known, else its share."""
+    values = np.asarray(profile, dtype=np.float64)
+    share = values / values.max()
+    shown, unit = (share * peak_per_s, "req/s") if peak_per_s else (100 * share, "%")
+    mean = float(shown.mean())
+    hours = list(range(values.size))
+    names = [f"{DAYS[hour // 24]} {hour % 24}:00" for hour in hours]
+    traces = [
+        go.Scatter(
+            x=hours, y=shown.tolist(), mode="lines", line={"color": palette.ACCENT, "width": 1.5, "shape": "hv"},
+            fill="tozeroy", fillcolor=palette.ACCENT_BAND, customdata=names,
+            hovertemplate=f"%{{customdata}}<br>%{{y:.3g}} {unit}<extra></extra>",
+        )
+    ]  # fmt: skip
+    figure_layout = {
+        "xaxis": axis("", "", tickvals=[24 * day + 12 for day in range(7)], ticktext=[day[:3] for day in DAYS]),
+        "yaxis": axis("Demand", unit, rangemode="tozero"),
+        "shapes": [marker_line("y", mean, palette.TEXT_3)],
+        "annotations": [edge_note("y", mean, f"mean {fmt.sig(mean)} {unit}", palette.TEXT_2)],
+    }
+    top = int(values.argmax())
+    note = f"Peak on {names[top]}; the mean is {fmt.sig(100 * float(share.mean()), 3)} % of it."
+    columns = (Column("Hour"), Column("Demand", unit))
+    rows = list(zip(names, (float(value) for value in shown), strict=True))
+    return make(ident, "Hours of the week", traces, figure_layout, columns, rows, note=note, size="short")
+
+
 def burst_timeline(timeline: Mapping[str, Sequence[float]], *, note: str = "", ident: str = "timeline") -> Chart:
     """Running and waiting requests and the share of KV in use over a simulated run."""
     t = list(timeline["t_s"])

@@ -10,6 +10,7 @@ from controlplane.inventory.models import ENGINES, Node
 from controlplane.planning.models import Scenario
 from controlplane.workloads.models import PRECISIONS, SloTarget, Workload
 from planner import catalog
+from planner.demand import hour_of_week
 from runners.contracts import ProbeLoad
 
 ENGINE_CHOICES = [("vllm", "vLLM"), ("tensorrt_llm", "TensorRT-LLM")]
@@ -77,6 +78,33 @@ def _whole(value: Any) -> int | None:
     return None if value in (None, "") else round(float(value))
 
 
+class ProfileField(forms.CharField):
+    """The shape of a week: 168 numbers, 24 for every day, or the name of a profile of the catalogue."""
+
+    def __init__(self, **options: Any) -> None:
+        names = ", ".join(catalog.list_rate_profiles())
+        super().__init__(
+            widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
+            help_text=f"168 numbers from Monday 0:00, or 24 for every day, or one of: {names}.",
+            **options,
+        )
+
+    def prepare_value(self, value: Any) -> Any:
+        """Numbers as text."""
+        return " ".join(f"{number:g}" for number in value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        """The 168 numbers; an empty list where nothing is stated."""
+        words = str(value or "").replace(",", " ").split()
+        if len(words) == 1 and words[0] in catalog.list_rate_profiles():
+            return list(hour_of_week(catalog.get_rate_profile(words[0])))
+        try:
+            numbers = [float(word) for word in words]
+        except ValueError as error:
+            raise forms.ValidationError("Write numbers, or one of the names below.") from error
+        return numbers * 7 if len(numbers) == 24 else numbers
+
+
 class WorkloadForm(forms.ModelForm):
     """Describe or change a workload."""
 
@@ -88,20 +116,26 @@ class WorkloadForm(forms.ModelForm):
         widget=forms.CheckboxSelectMultiple, label="Precisions, any of",
     )  # fmt: skip
 
+    hour_profile = ProfileField(required=False, label="Hours of the week")
+
     class Meta:
         model = Workload
         fields = [
             "name", "kind", "model_ref", "trace", "load_kind", "rate_per_s", "concurrency", "requests", "arrival",
-            "arrival_cv", "prefix_hit", "priority", "tenant", "site", "adapters", "adapter_rank", "revisions_per_month",
+            "arrival_cv", "prefix_hit", "turns_low", "turns_high", "think_s", "shared_tokens", "priority",
+            "tenant", "site", "adapters", "adapter_rank", "revisions_per_month",
             "allowed_engines", "allowed_precisions", "max_model_len", "n_plus_1", "spread", "hours_per_month",
-            "mean_load_share", "notes",
+            "mean_load_share", "hour_profile", "growth_per_month", "plan_for_month", "notes",
         ]  # fmt: skip
         widgets = {"notes": forms.Textarea(attrs={"rows": 2})}
         labels = {
             "model_ref": "Model", "load_kind": "Who asks", "rate_per_s": "Rate", "concurrency": "Users at once",
             "arrival_cv": "Variation of the gaps", "prefix_hit": "Prefix hit", "max_model_len": "Context, at most",
             "n_plus_1": "Keep one replica to spare", "spread": "Spread replicas over failure domains",
-            "mean_load_share": "Mean load / peak", "hours_per_month": "Hours a month", "adapter_rank": "Adapter rank",
+            "mean_load_share": "Mean load / peak", "growth_per_month": "Growth a month",
+            "plan_for_month": "Plan for month", "turns_low": "Turns of a session, at least",
+            "turns_high": "Turns, at most", "think_s": "Pause between turns", "shared_tokens": "Shared beginning",
+            "hours_per_month": "Hours a month", "adapter_rank": "Adapter rank",
         }  # fmt: skip
         help_texts = {"n_plus_1": "", "spread": ""}
 
@@ -116,7 +150,8 @@ class WorkloadForm(forms.ModelForm):
         self.fields["trace"].empty_label = "None"  # type: ignore[attr-defined]
         self.fields["site"].empty_label = "Any"  # type: ignore[attr-defined]
         for name in ("concurrency", "arrival_cv", "prefix_hit", "adapters", "adapter_rank", "revisions_per_month",
-                     "hours_per_month", "mean_load_share", "rate_per_s", "priority"):  # fmt: skip
+                     "hours_per_month", "mean_load_share", "rate_per_s", "priority", "turns_low", "turns_high",
+                     "think_s", "shared_tokens", "plan_for_month"):  # fmt: skip
             self.fields[name].required = False
         for side in ("input", "output"):
             LengthFields.add(self, side, getattr(self.instance, f"{side}_tokens"))

@@ -18,6 +18,7 @@ from controlplane.workloads.models import Workload
 from controlplane.workloads.services import lengths_of, planner_model, trace_window
 from planner import fleet_money
 from planner.calibration import CalibrationFactor
+from planner.demand import mean_share
 from planner.economics.currency import Converter
 from planner.economics.price import RentalInputs, gpu_hour_price, price_terms
 from planner.economics.tariff import EnergyPrice, mean_usd_per_kwh
@@ -33,7 +34,7 @@ from planner.plan_types import (
     PurchaseOption,
     SiteEnergy,
 )
-from planner.serving.types import Load, SloTarget
+from planner.serving.types import Lengths, Load, SloTarget
 
 NodeState = Literal["active", "planned", "maintenance"]
 
@@ -77,7 +78,7 @@ def _request(
         workloads=tuple(
             replace(
                 plan_workload(w),
-                growth_per_month=scenario.growth_per_month,
+                growth_per_month=_growth(w, scenario),
                 price_class=class_of.get(w.name, ""),
             )
             for w in workloads
@@ -203,6 +204,7 @@ def plan_node(
 
 def plan_workload(workload: Workload) -> PlanWorkload:
     """One workload; raises ValidationError naming it and the field that does not fit."""
+    profile = tuple(float(value) for value in workload.hour_profile or ())
     try:
         return PlanWorkload(
             name=workload.name,
@@ -227,30 +229,42 @@ def plan_workload(workload: Workload) -> PlanWorkload:
             n_plus_1=workload.n_plus_1,
             spread=workload.spread,
             hours_per_month=workload.hours_per_month,
-            mean_load_share=workload.mean_load_share,
+            mean_load_share=mean_share(profile) if profile else workload.mean_load_share,
+            hour_profile=profile,
+            plan_for_month=workload.plan_for_month,
         )
     except InputError as error:
         raise ValidationError(f"Workload {workload}: {error}") from error
 
 
+def _growth(workload: Workload, scenario: Scenario) -> float:
+    """The workload's own, else the scenario's."""
+    return scenario.growth_per_month if workload.growth_per_month is None else workload.growth_per_month
+
+
 def plan_load(workload: Workload) -> Load:
     """The demand over all replicas at the peak. Arrivals of a trace are stretched to the stated rate."""
+    load = Load(kind="offline", prefix_hit=workload.prefix_hit)
+    if workload.has_sessions:
+        turns = Lengths("uniform", low=workload.turns_low, high=workload.turns_high)
+        load = replace(load, turns=turns, shared_tokens=workload.shared_tokens)
     if workload.load_kind == Workload.LoadKind.CLOSED:
-        return Load(kind="closed", concurrency=workload.concurrency, prefix_hit=workload.prefix_hit)
+        return replace(load, kind="closed", concurrency=workload.concurrency, think_s=workload.think_s)
     if workload.load_kind == Workload.LoadKind.OFFLINE:
-        return Load(kind="offline", requests=workload.requests, prefix_hit=workload.prefix_hit)
+        return replace(load, requests=workload.requests)
     times: tuple[float, ...] = ()
     if workload.arrival == Workload.Arrival.TRACE and workload.trace is not None:
         moments, _, _ = trace_window(workload)
         rate = (len(moments) - 1) / float(moments[-1] - moments[0])
         times = tuple(((moments - moments[0]) * (rate / workload.rate_per_s)).tolist())
-    return Load(
+    return replace(
+        load,
         kind="open",
         rate_per_s=workload.rate_per_s,
         arrival=cast(Any, workload.arrival),
         cv=workload.arrival_cv,
         times_s=times,
-        prefix_hit=workload.prefix_hit,
+        think_s=workload.think_s if workload.has_sessions else 0.0,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from controlplane.core.models import BaseModel
 from controlplane.inventory.models import Site, default_engines, validate_engines
@@ -158,6 +158,27 @@ class Workload(BaseModel):
         validators=[MinValueValidator(0), MaxValueValidator(0.999)],
         help_text="Share of prompt tokens already in the prefix cache.",
     )
+    turns_low = models.PositiveIntegerField(
+        "turns, at least", default=1, validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    )
+    turns_high = models.PositiveIntegerField(
+        "turns, at most",
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Above 1 requests come in sessions: each turn sends all that was said before.",
+    )
+    think_s = models.FloatField(
+        "pause before the next turn",
+        default=0.0,
+        validators=[MinValueValidator(0), MaxValueValidator(100_000)],
+        help_text="Mean, of a client of a session or a closed loop.",
+    )
+    shared_tokens = models.PositiveIntegerField(
+        "shared beginning",
+        default=0,
+        validators=[MaxValueValidator(10_000_000)],
+        help_text="Tokens that all sessions begin with: system prompt, tools.",
+    )
     input_tokens = models.JSONField(default=fixed_length)
     output_tokens = models.JSONField(default=fixed_length)
     priority = models.IntegerField(default=100, help_text="Larger is more important.")
@@ -176,6 +197,21 @@ class Workload(BaseModel):
         default=1.0,
         validators=[MinValueValidator(0.001), MaxValueValidator(1)],
         help_text="Mean demand over the month / the peak planned for.",
+    )
+    hour_profile = models.JSONField(
+        "hours of the week",
+        default=list,
+        blank=True,
+        help_text="168 values from Monday 0:00 in any unit; the largest hour is the peak load.",
+    )
+    growth_per_month = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(-0.5), MaxValueValidator(1)],
+        help_text="Share a month, compound; empty: as the scenario says.",
+    )
+    plan_for_month = models.PositiveSmallIntegerField(
+        "months of growth to plan for", default=0, validators=[MaxValueValidator(120)]
     )
     notes = models.TextField(blank=True)
 
@@ -200,12 +236,24 @@ class Workload(BaseModel):
                 name="workloads_workload_mean_load_share",
             ),
             models.CheckConstraint(
+                condition=Q(turns_low__gte=1) & Q(turns_high__gte=F("turns_low")), name="workloads_workload_turns_order"
+            ),
+            models.CheckConstraint(
+                condition=Q(turns_high=1, shared_tokens=0) | Q(turns_high__gt=1, prefix_hit=0),
+                name="workloads_workload_hit_or_sessions",
+            ),
+            models.CheckConstraint(
                 condition=~Q(arrival="trace") | Q(trace__isnull=False), name="workloads_workload_arrival_has_trace"
             ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether requests follow each other in sessions."""
+        return self.turns_high > 1
 
     def clean(self) -> None:
         """Load, lengths and trace belong together."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
 
+from planner.demand import check_profile, mean_share
 from planner.errors import InputError
 from planner.jsonio import from_json
 from planner.serving.types import Lengths
@@ -31,11 +32,41 @@ def check_workload(workload: Workload) -> None:
         errors["arrival"] = "Arrivals as in the trace need a trace; choose one, or another arrival."
     elif workload.arrival == "trace" and workload.trace is not None and not workload.trace.has_arrivals:
         errors["arrival"] = f"{workload.trace} holds lengths without arrival times; choose another arrival."
+    errors |= _session_errors(workload) | _profile_errors(workload)
     for name in ("input_tokens", "output_tokens"):
         if problem := length_problem(getattr(workload, name), has_trace=has_trace):
             errors[name] = problem
     if errors:
         raise ValidationError(errors)
+
+
+def _session_errors(workload: Workload) -> dict[str, str]:
+    if workload.turns_high < workload.turns_low:
+        return {"turns_high": f"Is below the least number of turns, {workload.turns_low}."}
+    if not workload.has_sessions:
+        if workload.shared_tokens:
+            return {"shared_tokens": "Belongs to sessions: state more than one turn, or a prefix hit."}
+        return {}
+    if workload.prefix_hit:
+        return {"prefix_hit": "Leave it at 0 for sessions: what they find cached comes out of the simulation."}
+    if workload.arrival == "trace":
+        return {"arrival": "A trace holds single requests; let sessions arrive otherwise."}
+    return {}
+
+
+def _profile_errors(workload: Workload) -> dict[str, str]:
+    profile = workload.hour_profile
+    if profile in (None, []):
+        return {}
+    try:
+        values = from_json(tuple[float, ...], profile, "hour_profile")
+        check_profile(values, "hour_profile")
+    except InputError as error:
+        return {"hour_profile": str(error)}
+    share = mean_share(values)
+    if workload.mean_load_share != 1.0 and abs(workload.mean_load_share - share) > 1e-9:
+        return {"mean_load_share": f"Leave it empty: by the hours of the week it is {share:.3g}."}
+    return {}
 
 
 def length_problem(value: Any, *, has_trace: bool) -> str:

@@ -21,6 +21,7 @@ from controlplane.core.undo import Kept, put_back
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
 from controlplane.workloads.tracefile import parse_trace
 from planner import catalog
+from planner.demand import mean_share
 from planner.errors import InputError, PlannerError, UnknownModelError
 from planner.jsonio import from_json
 from planner.models.loading import parse_config_text
@@ -267,11 +268,20 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
             continue
         facts[side] = {"expected": lengths.expected, **_percentiles(lengths)}
     facts["load"] = load_in_words(workload)
+    facts["mean_share"] = (
+        mean_share(tuple(workload.hour_profile)) if workload.hour_profile else workload.mean_load_share
+    )
     return facts
 
 
 def load_in_words(workload: Workload) -> str:
     """The load in one phrase, as "12 requests/s, Poisson"."""
+    if workload.has_sessions:
+        turns = f"{workload.turns_low}" if workload.turns_low == workload.turns_high else ""
+        turns = turns or f"{workload.turns_low} to {workload.turns_high}"
+        who = f"{workload.concurrency:,} users" if workload.load_kind == "closed" else ""
+        who = who or f"{workload.rate_per_s:g} requests/s" * (workload.load_kind == "open")
+        return f"{who or 'All at once'}, in sessions of {turns} turns, {workload.think_s:g} s between them"
     if workload.load_kind == "closed":
         return f"{workload.concurrency:,} users, each sends its next request when the last is answered"
     if workload.load_kind == "offline":

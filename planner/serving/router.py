@@ -23,6 +23,9 @@ ROUTERS: dict[str, int] = {
 WINDOW_MS = 2.0
 """How far replicas run between two looks at what ended, where the front end takes no time."""
 
+MOST_CELLS = 20_000_000
+"""Requests and cache units of all replicas together: about 600 MB."""
+
 _SHARED = ("chain", "spans")
 
 
@@ -44,6 +47,14 @@ def run_routed(
         raise InputError("unknown router", field="router", value=router, remedy=f"Use one of: {', '.join(ROUTERS)}.")
     check_fit(requests.inputs, requests.outputs, rules)
     prefixes = requests.prefixes if rules.policy.prefix_caching else None
+    cells = instances * (requests.size + (0 if prefixes is None else prefixes.units))
+    if cells > MOST_CELLS:
+        raise InputError(
+            "too many replicas for so many requests and tokens",
+            field="replicas",
+            value=instances,
+            remedy="Simulate a share of the load on a share of the replicas.",
+        )
     engines = []
     for index in range(instances):
         engine = InstanceRun(step, rules, record_rows=0, timeline_rows=timeline_rows)

@@ -13,10 +13,12 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.models import User
 from controlplane.core.tables import TableError
+from controlplane.planning.mapping import plan_workload
 from controlplane.workloads import services
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
 from controlplane.workloads.tracefile import parse_trace
 from planner.errors import UnknownModelError
+from planner.serving.types import Lengths
 
 pytestmark = pytest.mark.django_db
 
@@ -278,3 +280,42 @@ def test_load_in_words(workload: Workload, change: dict, words: str) -> None:
     for name, value in change.items():
         setattr(workload, name, value)
     assert words in services.load_in_words(workload)
+
+
+WEEK = [4.0 if hour < 120 and 8 <= hour % 24 < 18 else 1.0 for hour in range(168)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"turns_low": 3, "turns_high": 2}, "turns_high"),
+        ({"shared_tokens": 100}, "shared_tokens"),
+        ({"turns_high": 4, "prefix_hit": 0.5}, "prefix_hit"),
+        ({"hour_profile": [1.0] * 24}, "hour_profile"),
+        ({"hour_profile": ["x"] * 168}, "hour_profile"),
+        ({"hour_profile": WEEK, "mean_load_share": 0.9}, "mean_load_share"),
+        ({"growth_per_month": 2.0}, "growth_per_month"),
+        ({"plan_for_month": 500}, "plan_for_month"),
+    ],
+)
+def test_sessions_and_profiles_are_checked(
+    planner: User, workload: Workload, changes: dict[str, Any], named: str
+) -> None:
+    for name, value in changes.items():
+        setattr(workload, name, value)
+    with pytest.raises(ValidationError) as refused:
+        services.save_workload(actor=planner, workload=workload)
+    assert named in refused.value.message_dict
+
+
+def test_sessions_and_profiles_reach_the_planner(planner: User, workload: Workload) -> None:
+    workload.turns_low, workload.turns_high, workload.think_s, workload.shared_tokens = 2, 10, 20.0, 800
+    workload.hour_profile, workload.plan_for_month = WEEK, 6
+    stored = services.save_workload(actor=planner, workload=workload)
+    found = plan_workload(stored)
+    assert found.load.turns == Lengths("uniform", low=2, high=10)
+    assert (found.load.think_s, found.load.shared_tokens) == (20.0, 800)
+    assert found.mean_load_share == pytest.approx((50 * 4 + 118) / 168 / 4)
+    assert found.hour_profile == tuple(WEEK)
+    assert found.plan_for_month == 6
+    assert "sessions of 2 to 10 turns" in services.load_in_words(stored)

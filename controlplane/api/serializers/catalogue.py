@@ -10,6 +10,7 @@ from controlplane.api.serializers.base import Strict
 from controlplane.api.serializers.deployments import SettingsSerializer
 from controlplane.inventory.models import ENGINES
 from controlplane.workloads.models import PRECISIONS
+from planner.serving.router import ROUTERS
 
 
 class CatalogueGpuSerializer(serializers.Serializer):
@@ -101,9 +102,16 @@ class LoadSerializer(serializers.Serializer):
     kind = serializers.ChoiceField(choices=["closed", "open", "offline"])
     concurrency = serializers.IntegerField(required=False)
     rate_per_s = serializers.FloatField(required=False)
-    arrival = serializers.ChoiceField(choices=["poisson", "constant", "gamma"], required=False)
+    arrival = serializers.ChoiceField(choices=["poisson", "constant", "gamma", "onoff"], required=False)
     cv = serializers.FloatField(required=False)
+    on_share = serializers.FloatField(required=False)
+    period_s = serializers.FloatField(required=False)
     requests = serializers.IntegerField(required=False)
+    turns = serializers.JSONField(
+        required=False, help_text="Turns of a session, as lengths are given; the prefix hit is then simulated."
+    )
+    think_s = serializers.FloatField(required=False, help_text="Mean pause of a client before its next request.")
+    shared_tokens = serializers.IntegerField(required=False, help_text="Tokens that all sessions begin with.")
 
 
 class EstimateRequestSerializer(serializers.Serializer):
@@ -132,9 +140,11 @@ class EstimateRequestSerializer(serializers.Serializer):
     prefix_hit = serializers.FloatField(required=False)
     seed = serializers.IntegerField(required=False)
     usd_per_gpu_hour = serializers.FloatField(required=False)
+    replicas = serializers.IntegerField(required=False)
+    router = serializers.ChoiceField(choices=list(ROUTERS), required=False)
     disagg = serializers.DictField(
         required=False,
-        help_text="Prefill and decode on pools of their own: {prefill: {tp, instances, ...}, decode: {...}, link_gb_s}.",
+        help_text="Prefill and decode on pools of their own: {prefill: {tp, instances, ..}, decode: {..}, link_gb_s}.",
     )
 
 

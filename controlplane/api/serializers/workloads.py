@@ -137,14 +137,21 @@ class WorkloadSerializer(RecordSerializer):
     site = RecordField(queryset=Site.objects.all(), allow_null=True, required=False)
     input_tokens = LengthsField(required=False)
     output_tokens = LengthsField(required=False)
+    hour_profile = serializers.ListField(
+        child=serializers.FloatField(min_value=0),
+        required=False,
+        help_text="168 values from Monday 0:00 in any unit; the largest hour is the peak load. Empty: not known.",
+    )
     allowed_engines = EngineListField(required=False)
     allowed_precisions = serializers.ListField(child=serializers.ChoiceField(choices=PRECISIONS), required=False)
 
     Meta = record_meta(
         Workload,
         "name slug kind model_ref slo_targets load_kind rate_per_s concurrency requests arrival arrival_cv prefix_hit "
-        "input_tokens output_tokens trace priority tenant site adapters adapter_rank revisions_per_month "
-        "allowed_engines allowed_precisions max_model_len n_plus_1 spread hours_per_month mean_load_share notes",
+        "turns_low turns_high think_s shared_tokens input_tokens output_tokens trace "
+        "priority tenant site adapters adapter_rank revisions_per_month "
+        "allowed_engines allowed_precisions max_model_len n_plus_1 spread hours_per_month mean_load_share "
+        "hour_profile growth_per_month plan_for_month notes",
         brief="name slug kind model_ref",
         extra_kwargs={"slug": {"required": False, "help_text": "Made from the name when left out."}},
     )

@@ -50,7 +50,7 @@ def workload(request: HttpRequest, slug: str) -> HttpResponse:
     try:
         facts: dict[str, Any] = services.describe_workload(record)
     except PlannerError as error:
-        facts = {"model_error": str(error)}
+        facts = {"model_error": str(error), "mean_share": record.mean_load_share}
     if facts.get("model"):
         facts["model"]["parameters_b"] = facts["model"]["parameters"] / 1e9
     context = {
@@ -81,6 +81,8 @@ def demand_charts(record: Workload) -> list[Chart]:
         times = record.trace.arrays()[0]
         if len(times):
             charts.append(figures_load.arrivals(times.tolist(), title=f"Arrivals of {record.trace.name}"))
+    if record.hour_profile:
+        charts.append(figures_load.week(record.hour_profile, record.rate_per_s if record.load_kind == "open" else None))
     return charts
 
 

@@ -55,7 +55,7 @@ class Working:
         value = fmt.as_float(self.value)
         if self.again is None or value is None:
             return None
-        return abs(self.again - value) <= max(1e-3 * abs(value), 0.011 if self.unit.startswith("$") else 1e-6)
+        return abs(self.again - value) <= max(1e-3 * abs(value), 0.011 if self.unit.startswith(fmt.sign()) else 1e-6)
 
 
 _LEDGER = {
@@ -90,17 +90,19 @@ def of_plan(request: Json, result: Json) -> list[Working]:
         price = nodes[name]["price"]
         key = (nodes[name]["gpu"], str(price["usd_per_gpu_hour"]), price["source"])
         kinds[key] = kinds.get(key, 0) + gpus
-    terms = [Term(f"{count} × {gpu}", Decimal(usd), "$ / GPU-h", source) for (gpu, usd, source), count in kinds.items()]
+    terms = [
+        Term(f"{count} × {gpu}", Decimal(usd), fmt.per("GPU-h"), source) for (gpu, usd, source), count in kinds.items()
+    ]
     total = sum(float(usd) * count for (_, usd, _), count in kinds.items())
     stranded, gap = result["stranded_after"], result["gap"]
     made = [
         Working(
-            "usd_per_hour", "Cost of the placed GPUs", result["usd_per_hour"], "$ / h",
+            "usd_per_hour", "Cost of the placed GPUs", result["usd_per_hour"], fmt.per("h"),
             "sum over the placed GPUs of their price per hour", tuple(terms), again=total if whole else None,
             source="" if whole else "Of shared and sliced GPUs only the parts in use count.",
         ),
         Working(
-            "idle_usd_per_hour", "Cost of idle GPUs", result["idle_usd_per_hour"], "$ / h",
+            "idle_usd_per_hour", "Cost of idle GPUs", result["idle_usd_per_hour"], fmt.per("h"),
             "sum over active and bought GPUs that neither this plan nor others use of their price per hour",
             (Term("GPUs free", stranded["free_gpus"]),),
         ),
@@ -117,8 +119,8 @@ def of_plan(request: Json, result: Json) -> list[Working]:
         Working(
             "gap", "Distance from the bound", 100 * gap, "%", "(objective − bound) / objective",
             (
-                Term("Objective", result["objective_usd_per_hour"], "$ / h", "placed GPUs and their operation"),
-                Term("Bound", result["bound_usd_per_hour"], "$ / h", "no plan can cost less: the solver proves it"),
+                Term("Objective", result["objective_usd_per_hour"], fmt.per("h"), "placed GPUs and their operation"),
+                Term("Bound", result["bound_usd_per_hour"], fmt.per("h"), "no plan costs less: the solver proves it"),
             ),
             again=_gap(result),
         ),
@@ -138,9 +140,9 @@ def margin(row: planrow.WorkloadRow) -> Working | None:
         return None
     bills = [float(m["usd_per_hour"]) for m in (row.verdict.get("tornado") or ())[:1]]
     names = [f"{fmt.engine_label(planrow.engine_of(c))}, {c['replicas']} replicas" for c in (row.chosen, row.other)]
-    terms = [Term(names[0], bills[0], "$ / h")] if bills else []
+    terms = [Term(names[0], bills[0], fmt.per("h"))] if bills else []
     if bills and found["value"] != 1:
-        terms.append(Term(names[1], bills[0] / (1 - found["value"]), "$ / h"))
+        terms.append(Term(names[1], bills[0] / (1 - found["value"]), fmt.per("h")))
     for word, candidate in (("Chosen", row.chosen), ("Runner-up", row.other)):
         band = candidate.get("replica_rate_80")
         if band:
@@ -269,9 +271,11 @@ def _price(request: Json, candidate: Json) -> Working | None:
     if not prices:
         return None
     price = min(prices, key=lambda item: Decimal(str(item["usd_per_gpu_hour"])))
-    parts = tuple(Term(label.capitalize(), Decimal(str(usd)), "$ / GPU-h") for label, usd in price.get("parts", ()))
+    parts = tuple(
+        Term(label.capitalize(), Decimal(str(usd)), fmt.per("GPU-h")) for label, usd in price.get("parts", ())
+    )
     return Working(
-        "price", f"Price of {candidate['gpu']}", price["usd_per_gpu_hour"], "$ / GPU-h",
+        "price", f"Price of {candidate['gpu']}", price["usd_per_gpu_hour"], fmt.per("GPU-h"),
         "sum of the parts" if parts else "as stated", parts or (Term("Basis", price["basis"]),), source=price["source"],
         again=sum(float(term.value) for term in parts) if parts else None,
     )  # fmt: skip
@@ -281,12 +285,12 @@ def _month(request: Json, candidate: Json) -> Working | None:
     cost = candidate.get("cost")
     if not cost:
         return None
-    parts = tuple(Term(label, Decimal(str(usd)), "$ / month") for label, usd in cost["parts"])
+    parts = tuple(Term(label, Decimal(str(usd)), fmt.per("month")) for label, usd in cost["parts"])
     hours = fmt.sig(_workload(request, candidate).get("hours_per_month", HOURS_PER_MONTH))
     made_of = f"{candidate['replicas']} × {candidate['gpus_per_replica']} GPUs × {hours} h"
     used = Term("GPU-hours", float(cost["gpu_hours_per_month"]), "a month", made_of)
     return Working(
-        "month", "Bill of a month", cost["usd_per_month"], "$ / month", "sum of the parts", (used, *parts),
+        "month", "Bill of a month", cost["usd_per_month"], fmt.per("month"), "sum of the parts", (used, *parts),
         evidence=candidate["evidence"], again=sum(float(term.value) for term in parts),
         source="Carried load and idle head-room divide the GPU bill by mean load / what the replicas could carry.",
     )  # fmt: skip
@@ -304,9 +308,10 @@ def _per_token(request: Json, candidate: Json) -> Working | None:
         return None
     band = cost.get("usd_per_mtok_output_80") or (None, None)
     return Working(
-        "cost", f"Cost per million {kind} tokens", value, "$ / M tok", f"bill of a month / million {kind} tokens of it",
+        "cost", f"Cost per million {kind} tokens", value, fmt.per("M tok"),
+        f"bill of a month / million {kind} tokens of it",
         (
-            Term("Bill of a month", Decimal(str(cost["usd_per_month"])), "$"),
+            Term("Bill of a month", Decimal(str(cost["usd_per_month"])), fmt.sign()),
             Term(f"{kind.capitalize()} tokens", tokens, "M a month", "mean demand × seconds × mean length"),
         ),
         evidence=candidate["evidence"], band=(fmt.as_float(band[0]), fmt.as_float(band[1])),

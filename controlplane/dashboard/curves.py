@@ -49,7 +49,7 @@ def charts(curves: Sequence[Curve], workload: Json) -> list[Chart]:
             continue
         made.append(_chart(curves, f"load-{name}", f"{word} {stat}", "ms", _latency(name, stat), limit))
     made.append(_chart(curves, "load-tokens", "Throughput", "tok/s", _tokens))
-    made.append(_chart(curves, "load-cost", "Cost", "$ / M tok", _cost))
+    made.append(_chart(curves, "load-cost", "Cost", fmt.per("M tok"), _cost))
     return [chart for chart in made if chart.rows]
 
 
@@ -134,7 +134,7 @@ def _chart(
     word, axis_unit = AXES[curves[0].points["axis"]] if curves else ("Load", "")
     tops = [float(row[4]) for row in rows]
     bottom = min((float(row[3]) for row in rows), default=1.0)
-    log = unit == "$ / M tok" and bool(tops) and max(tops) > 10 * bottom
+    log = unit == fmt.per("M tok") and bool(tops) and max(tops) > 10 * bottom
     figure_layout = {
         "xaxis": axis(word, axis_unit, rangemode="tozero"),
         "yaxis": axis(metric, unit, **(log_axis(bottom, max(tops)) if log else _linear(rows, limit))),

@@ -173,15 +173,15 @@ def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Cha
             textposition="outside", textfont={"color": palette.TEXT_2}, cliponaxis=False,
             increasing={"marker": {"color": palette.ACCENT}}, decreasing={"marker": {"color": palette.OK}},
             totals={"marker": {"color": palette.TEXT_3}}, connector={"line": {"color": palette.AXIS, "width": 1}},
-            hovertemplate="%{x}<br>$%{y:,.2f} a month<extra></extra>",
+            hovertemplate="%{x}<br>" + fmt.sign() + "%{y:,.2f} a month<extra></extra>",
         )
     ]  # fmt: skip
     figure_layout = {
-        "yaxis": axis("Cost", "USD a month", rangemode="tozero"),
+        "yaxis": axis("Cost", f"{fmt.currency()} a month", rangemode="tozero"),
         "xaxis": {"showgrid": False, "tickangle": 0},
         "margin": {"t": 28},
     }
-    columns = (Column("Part", numeric=False), Column("Cost", "USD a month"))
+    columns = (Column("Part", numeric=False), Column("Cost", f"{fmt.currency()} a month"))
     return make(ident, "Where the money goes", traces, figure_layout, columns, [*rows, ("Bill", total)])
 
 
@@ -258,13 +258,18 @@ def cost_by_workload(rows_in: Sequence[tuple[str, Any, Any]], *, ident: str = "c
                     y=names, x=values, orientation="h", name=fmt.engine_label(engine),
                     marker={"color": palette.ENGINE[engine]},
                     text=["" if v is None else fmt.money(v) for v in values], textposition="outside", cliponaxis=False,
-                    textfont={"color": palette.TEXT_2}, hovertemplate="%{y}<br>$%{x:.3f} / M tok<extra></extra>",
+                    textfont={"color": palette.TEXT_2},
+                    hovertemplate="%{y}<br>" + fmt.sign() + "%{x:.3f} / M tok<extra></extra>",
                 )
             )  # fmt: skip
-    columns = (Column("Workload", numeric=False), Column("vLLM", "USD / M tok"), Column("TensorRT-LLM", "USD / M tok"))
+    columns = (
+        Column("Workload", numeric=False),
+        Column("vLLM", f"{fmt.currency()} / M tok"),
+        Column("TensorRT-LLM", f"{fmt.currency()} / M tok"),
+    )
     figure_layout = {
         "barmode": "group", "showlegend": True, "bargap": 0.36, "bargroupgap": 0.08, "margin": {"r": 48},
-        "xaxis": axis("Cost of output", "USD per million tokens", rangemode="tozero", showgrid=True),
+        "xaxis": axis("Cost of output", f"{fmt.currency()} per million tokens", rangemode="tozero", showgrid=True),
         "yaxis": {"autorange": "reversed", "showgrid": False},
     }  # fmt: skip
     return make(ident, "Cost by engine", traces, figure_layout, columns, rows_in)

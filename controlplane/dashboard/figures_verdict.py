@@ -49,10 +49,15 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
     costs = [cost for row in rows for cost in row[1:] if cost]
     wide = bool(costs) and max(costs) > 20 * min(costs)
     figure_layout = {
-        "xaxis": {**scale, "title": {"text": unit}}, "yaxis": axis("", "", tickprefix="$", **_cost_axis(costs, wide)),
+        "xaxis": {**scale, "title": {"text": unit}},
+        "yaxis": axis("", "", tickprefix=fmt.sign(), **_cost_axis(costs, wide)),
         "shapes": shapes, "annotations": notes, "margin": {"t": 20, "b": 4},
     }  # fmt: skip
-    columns = (Column(point["parameter"].capitalize(), unit), Column("vLLM", "USD/h"), Column("TensorRT-LLM", "USD/h"))
+    columns = (
+        Column(point["parameter"].capitalize(), unit),
+        Column("vLLM", f"{fmt.currency()}/h"),
+        Column("TensorRT-LLM", f"{fmt.currency()}/h"),
+    )
     title = point["parameter"][:1].upper() + point["parameter"][1:]
     return make(ident, title, traces, figure_layout, columns, rows, note=point["sentence"], size="short")
 
@@ -73,13 +78,13 @@ def tornado(rows_in: Sequence[Mapping[str, Any]], ident: str = "tornado") -> Cha
                 y=names, x=moves, base=[row["usd_per_hour"] for row in rows_in], orientation="h", name=f"at its {end}",
                 marker={"color": colour},
                 text=[f"{fmt.sig(row[end])} {row['unit']}" for row in rows_in], textposition="none",
-                hovertemplate="%{y} %{text}<br>$%{x:,.2f} / h<extra></extra>",
+                hovertemplate="%{y} %{text}<br>" + fmt.sign() + "%{x:,.2f} / h<extra></extra>",
             )
         )  # fmt: skip
     base = rows_in[0]["usd_per_hour"] if rows_in else 0.0
     columns = (
         Column("Input", numeric=False), Column("Low"), Column("High"), Column("Unit", numeric=False),
-        Column("Cost at low", "USD/h"), Column("Cost at high", "USD/h"),
+        Column("Cost at low", f"{fmt.currency()}/h"), Column("Cost at high", f"{fmt.currency()}/h"),
     )  # fmt: skip
     rows = [
         (name, row["low"], row["high"], row["unit"], row["usd_per_hour_low"], row["usd_per_hour_high"])
@@ -87,7 +92,7 @@ def tornado(rows_in: Sequence[Mapping[str, Any]], ident: str = "tornado") -> Cha
     ]
     figure_layout = {
         "barmode": "overlay", "showlegend": True, "legend": {"traceorder": "normal"},
-        "xaxis": axis("Cost of the choice", "USD an hour", showgrid=True),
+        "xaxis": axis("Cost of the choice", f"{fmt.currency()} an hour", showgrid=True),
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "shapes": [marker_line("x", base, palette.TEXT_3)],
         "annotations": [edge_note("x", base, f"planned {fmt.money(base)}", palette.TEXT_2)], "margin": {"t": 28},
@@ -136,12 +141,16 @@ def months_cost(months: Sequence[Mapping[str, Any]]) -> Chart:
     steps = [month["month"] for month in months]
     usd = [float(month["usd_per_month"]) for month in months]
     trace = go.Bar(
-        x=steps, y=usd, marker={"color": palette.ACCENT}, hovertemplate="month %{x}<br>$%{y:,.0f}<extra></extra>"
+        x=steps,
+        y=usd,
+        marker={"color": palette.ACCENT},
+        hovertemplate="month %{x}<br>" + fmt.sign() + "%{y:,.0f}<extra></extra>",
     )
     figure_layout = {
-        "xaxis": axis("Months from the plan", ""), "yaxis": axis("Cost", "USD a month", rangemode="tozero"),
+        "xaxis": axis("Months from the plan", ""),
+        "yaxis": axis("Cost", f"{fmt.currency()} a month", rangemode="tozero"),
     }  # fmt: skip
-    columns = (Column("Month"), Column("Cost", "USD a month"))
+    columns = (Column("Month"), Column("Cost", f"{fmt.currency()} a month"))
     note = "The GPUs needed; those beyond what is at hand at the price of that month. Without people and operations."
     rows = list(zip(steps, usd, strict=True))
     return make("runway-cost", "What it costs", [trace], figure_layout, columns, rows, note=note, size="medium")

@@ -16,8 +16,11 @@ from django.utils import timezone
 from controlplane.dashboard import gpumap, planrow, planview, selectors
 from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu, GpuModel, Node, Price
+from controlplane.inventory.services import exchange_rates
 from controlplane.planning.models import PlacementRow, Plan
 from controlplane.workloads.models import Workload
+from planner.economics.currency import BASE, Converter
+from planner.errors import InputError
 
 HELD = (Deployment.State.PENDING, *Deployment.LIVE)
 """States in which a deployment holds its GPUs."""
@@ -158,6 +161,8 @@ def fleet(nodes: Iterable[Node] | None = None, situation: Situation | None = Non
             by_node[holding.node_id][index] = holding
     stranded = ((plan.result or {}).get("stranded_after") or {}).get("by_node", {}) if plan else {}
     prices = prices_by_gpu()
+    foreign = any(price.currency != BASE for price in prices.values())
+    converter = Converter(rates=exchange_rates() if foreign else ())
     rows = []
     for node in nodes:
         model = node.node_type.gpu_model_id
@@ -165,10 +170,18 @@ def fleet(nodes: Iterable[Node] | None = None, situation: Situation | None = Non
         rows.append(
             FleetNode(
                 node, by_node.get(node.pk, {}), states.get(node.pk, {}), float(stranded.get(node.name, 0)),
-                price.usd_per_gpu_hour if price else None,
+                _in_dollars(price, converter) if price else None,
             )
         )  # fmt: skip
     return rows
+
+
+def _in_dollars(price: Price, converter: Converter) -> Decimal | None:
+    """The price of a GPU-hour in dollars, so that sites can be added up; None where no rate is recorded."""
+    try:
+        return converter.convert(price.usd_per_gpu_hour, price.currency)
+    except InputError:
+        return None
 
 
 def node_rows() -> QuerySet[Node]:

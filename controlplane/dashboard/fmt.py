@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping
+from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
+
+from planner.economics.currency import BASE, symbol
 
 Number = int | float | Decimal
 
@@ -91,17 +94,41 @@ def exact(value: Any) -> str:
     return f"{number:,.6f}".rstrip("0").rstrip(".")
 
 
-def money(value: Any, figures: int = 3, currency: str = "USD") -> str:
-    """An amount: $0.414, $1,230, −$12."""
+_currency: ContextVar[str] = ContextVar("currency", default=BASE)
+"""In which the amounts of the page at hand are; each request starts with dollars."""
+
+
+def use_currency(code: str | None = None) -> None:
+    """Amounts of this request are in ``code`` from here on; in dollars without one."""
+    _currency.set(code or BASE)
+
+
+def currency() -> str:
+    """The code of the currency of the page at hand."""
+    return _currency.get()
+
+
+def sign() -> str:
+    """What stands for it before an amount or in a heading: $, €, SU."""
+    return symbol(currency()).strip()
+
+
+def per(unit: str) -> str:
+    """The unit of an amount for one ``unit``: $ / GPU-h."""
+    return f"{sign()} / {unit}"
+
+
+def money(value: Any, figures: int = 3, currency: str = "") -> str:
+    """An amount: $0.414, $1,230, −$12; in the currency of the page unless another is given."""
     number = as_float(value)
     if number is None:
         return "–"
-    sign = "−" if number < 0 else ""
-    symbol = {"USD": "$", "EUR": "€", "GBP": "£"}.get(currency, f"{currency} ")
+    minus = "−" if number < 0 else ""
+    mark = symbol(currency or _currency.get())
     body = sig(abs(number), figures)
     if "." in body and len(body.split(".")[1]) == 1 and abs(number) < 1000:
         body += "0"
-    return f"{sign}{symbol}{body}"
+    return f"{minus}{mark}{body}"
 
 
 def percent(share: Any, figures: int = 2) -> str:
@@ -191,6 +218,7 @@ JOB_WORDS = {
     "plan.curves": "Draw load curves",
     "deployment.launch": "Launch an engine",
     "deployment.probe": "Probe an engine",
+    "deployment.cancel_probe": "End a probe's load",
     "deployment.stop": "Stop an engine",
     "calibration.fit": "Fit a calibration",
     "node.discover": "Look into a host",

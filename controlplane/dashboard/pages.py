@@ -17,6 +17,7 @@ from django.urls import reverse
 
 from controlplane.core.access import has_role, require
 from controlplane.core.models import Role, User
+from controlplane.dashboard import fmt
 from planner.errors import PlannerError
 
 View = Callable[..., HttpResponse]
@@ -61,6 +62,7 @@ def page(role: Role = Role.VIEWER) -> Callable[[View], View]:
         @wraps(view)
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             require(actor(request), role)
+            fmt.use_currency()
             return view(request, *args, **kwargs)
 
         return inner

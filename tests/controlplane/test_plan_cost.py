@@ -273,3 +273,24 @@ def test_years_add_the_months_up(answer: tuple[PlanRequest, PlanResult]) -> None
     found = costview.years(replace(result, months=months))
     assert [(year.number, year.months) for year in found] == [(1, 12), (2, 12), (3, 6)]
     assert [year.usd for year in found] == [Decimal("132.00"), Decimal("132.00"), Decimal("66.00")]
+
+
+def test_the_pages_of_a_plan_say_its_currency(sample: dict[str, Any], reader: Client) -> None:
+    plan = sample["plan"]
+    type(plan).objects.filter(pk=plan.pk).update(request={**plan.request, "currency": "EUR"})
+    text = reader.get(f"/plans/{plan.pk}/").content.decode()
+    assert "€" in text
+    assert ">$" not in text
+    assert "€" not in reader.get("/fleet/nodes/").content.decode(), "the next page is in dollars again"
+
+
+def test_a_price_in_euros_is_shown_in_dollars_beside_others(sample: dict[str, Any], reader: Client) -> None:
+    model = GpuModel.objects.get(name="A10")
+    Price.objects.filter(gpu_model=model).delete()
+    Price.objects.create(
+        gpu_model=model, basis="rental", usd_per_gpu_hour="1.00", currency="EUR", source="s", valid_from="2026-01-01"
+    )
+    assert "$1.09" in reader.get("/fleet/nodes/?gpu=A10").content.decode()
+    assert "€1.00" in reader.get("/fleet/prices/").content.decode()
+    ExchangeRate.objects.all().delete()
+    assert "$1.09" not in reader.get("/fleet/nodes/?gpu=A10").content.decode()

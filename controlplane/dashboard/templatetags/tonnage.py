@@ -83,7 +83,7 @@ def usd(value: Any, unit: str = "", figures: int = 3) -> SafeString:
     """An amount in USD; the exact amount on hover."""
     if fmt.as_float(value) is None:
         return NO_DATA
-    return _number(fmt.money(value, figures), unit, f"${fmt.exact(value)} {unit}".strip())
+    return _number(fmt.money(value, figures), unit, f"{fmt.sign()}{fmt.exact(value)} {unit}".strip())
 
 
 @register.simple_tag
@@ -92,7 +92,13 @@ def price(value: Any, unit: str = "") -> SafeString:
     number = fmt.as_float(value)
     if number is None:
         return NO_DATA
-    return _number(f"${number:,.2f}", unit, f"${fmt.exact(value)} {unit}".strip())
+    return _number(f"{fmt.sign()}{number:,.2f}", unit, f"{fmt.sign()}{fmt.exact(value)} {unit}".strip())
+
+
+@register.simple_tag
+def sign() -> str:
+    """The sign of the page's currency, for headings."""
+    return fmt.sign()
 
 
 @register.simple_tag

@@ -88,7 +88,9 @@ def compute(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _plan(pk: int) -> Plan:
     related = ("scenario", "job", "approved_by", "created_by", "base__scenario")
-    return get_object_or_404(Plan.objects.select_related(*related).defer("base__request", "base__result"), pk=pk)
+    found = get_object_or_404(Plan.objects.select_related(*related).defer("base__request", "base__result"), pk=pk)
+    fmt.use_currency((found.request or {}).get("currency"))
+    return found
 
 
 @page()

@@ -1,8 +1,9 @@
 """The JSON-able messages that cross the broker between the control plane and a node worker.
 
-The control plane sends a *command* (``LaunchCommand``, ``ProbeCommand``, ``StopCommand``, ``DiscoverCommand``) to queue
-``node.<slug>``; the worker answers with any number of ``Observation`` on queue ``control``. Every message carries the
-id and the attempt of its Job, so that late or repeated messages are recognised and dropped. Nothing here is secret.
+The control plane sends a *command* (``LaunchCommand``, ``ProbeCommand``, ``CancelCommand``, ``StopCommand``,
+``DiscoverCommand``) to queue ``node.<slug>``; the worker answers with any number of ``Observation`` on queue
+``control``. Every message carries the id and the attempt of its Job, so that late or repeated messages are recognised
+and dropped. Nothing here is secret.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ CONTROL_QUEUE = "control"
 OBSERVE_TASK = "tonnage.control.observe"
 LAUNCH_TASK = "tonnage.node.launch"
 PROBE_TASK = "tonnage.node.probe"
+CANCEL_TASK = "tonnage.node.cancel"
 STOP_TASK = "tonnage.node.stop"
 DISCOVER_TASK = "tonnage.node.discover"
 ADOPT_TASK = "tonnage.node.adopt"
@@ -96,6 +98,17 @@ class ProbeCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelCommand:
+    """End the load of the probe that ``cancelled_job`` asked for, or keep it from beginning; the engine stays."""
+
+    job_id: str
+    attempt: int
+    deployment_id: str
+    probe_id: str
+    cancelled_job: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopCommand:
     """Stop an engine's whole process group and check that its memory is freed."""
 
@@ -125,7 +138,11 @@ class AdoptCommand:
 
 @dataclass(frozen=True, slots=True)
 class StartupFacts:
-    """What an engine said of itself while starting; None where it said nothing. GiB per GPU, seconds."""
+    """What an engine said of itself while starting; None where it said nothing. GiB per GPU, seconds.
+
+    ``phases_s`` are the seconds of each phase in their order, as the worker saw them pass; they add up to ``ready_s``,
+    the first token included. Empty where the worker did not see the whole start.
+    """
 
     engine_version: str | None = None
     weights_gib: float | None = None
@@ -143,6 +160,7 @@ class StartupFacts:
     compile_s: float | None = None
     graph_s: float | None = None
     ready_s: float | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

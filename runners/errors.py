@@ -44,6 +44,10 @@ class ProbeError(RunnerError):
     """A measurement could not be made or is not sound."""
 
 
+class ProbeCancelledError(RunnerError):
+    """Somebody cancelled the probe."""
+
+
 class LaunchCancelledError(RunnerError):
     """The deployment was stopped while its launch was under way."""
 

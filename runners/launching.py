@@ -19,10 +19,9 @@ from runners.errors import (
 from runners.hosts import process
 from runners.hosts.follow import run_lines
 from runners.node import Node, Reporter
-from runners.probe.readiness import Answer
 from runners.probe.scrape import fetch_text, read_cache_info
 from runners.state import LIVE_STATES, Handle
-from runners.waiting import LOG_LINES_AT_ONCE, gone, wait_ready
+from runners.waiting import LOG_LINES_AT_ONCE, Ready, gone, wait_ready
 
 STOP_GRACE_S = 10.0
 
@@ -47,8 +46,8 @@ def launch(command: LaunchCommand, node: Node) -> None:
                 return
             adapter = adapter_for(command.launch)
             handle = _take_up(command, node, handle, reporter) or _start(command, node, adapter, reporter)
-            answer = wait_ready(handle, command, node, adapter, reporter)
-            _report_ready(handle, node, adapter, reporter, answer)
+            ready = wait_ready(handle, command, node, adapter, reporter)
+            _report_ready(handle, node, adapter, reporter, ready)
         except WorkerStoppingError:
             return
         except RunnerError as error:
@@ -148,7 +147,8 @@ def _start(command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter:
     return handle
 
 
-def _report_ready(handle: Handle, node: Node, adapter: EngineAdapter, reporter: Reporter, answer: Answer) -> None:
+def _report_ready(handle: Handle, node: Node, adapter: EngineAdapter, reporter: Reporter, seen: Ready) -> None:
+    answer = seen.answer
     facts = adapter.parse_startup(run_lines(node.store.log_path(handle.deployment_id)))
     cache = read_cache_info(fetch_text(handle.base_url, adapter.metrics) or "")
     facts = replace(
@@ -156,7 +156,8 @@ def _report_ready(handle: Handle, node: Node, adapter: EngineAdapter, reporter: 
         kv_blocks=facts.kv_blocks or cache.blocks,
         block_tokens=facts.block_tokens or cache.block_tokens,
         max_model_len=answer.max_model_len or facts.max_model_len,
-        ready_s=round(time.time() - handle.started_at, 2),
+        ready_s=seen.ready_s,
+        phases_s=seen.phases_s,
     )
     ready = node.store.set_state(
         handle.deployment_id, "ready", startup=to_json(facts), ready_at=time.time(), sequence=reporter.sequence

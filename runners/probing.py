@@ -9,10 +9,10 @@ from pathlib import Path
 
 from planner.jsonio import from_json, to_json
 from runners.adopting import PROBE_MARK
-from runners.contracts import EngineLaunch, ProbeCommand, ProbeLoad, ProbeMetrics
+from runners.contracts import CancelCommand, EngineLaunch, ProbeCommand, ProbeLoad, ProbeMetrics
 from runners.engines.base import EngineAdapter, clean_lines, last_matching, shorten
 from runners.engines.registry import adapter_for
-from runners.errors import CommandRefusedError, ProbeError, RunnerError, WorkerStoppingError
+from runners.errors import CommandRefusedError, ProbeCancelledError, ProbeError, RunnerError, WorkerStoppingError
 from runners.hosts import process
 from runners.hosts.process import ProcessIdentity
 from runners.node import Node, Reporter
@@ -25,6 +25,7 @@ from runners.state import Handle, ProbeRecord
 from runners.waiting import gone
 
 POLL_S = 0.5
+STOP_GRACE_S = 5.0
 LOG_LIMIT_BYTES = 8 * 2**20
 LARGEST_REQUESTS = 1_000_000
 
@@ -47,6 +48,32 @@ def probe(command: ProbeCommand, node: Node) -> None:
             reporter.emit("failed", reason=record.reason, remedy=record.remedy)
             return
         _measure_and_report(command, node, handle, reporter)
+
+
+def cancel(command: CancelCommand, node: Node) -> None:
+    """Carry out a CancelCommand: the probe's own task, when there is one, sees the note and ends its load. Harmless
+    when nothing runs, and a probe that has not begun will not. Ends with ``stopped`` or ``failed``.
+    """
+    reporter = Reporter(
+        node,
+        job_id=command.job_id,
+        attempt=command.attempt,
+        deployment_id=command.deployment_id,
+        probe_id=command.probe_id,
+    )
+    try:
+        reporter.emit("started", phase="ending the load")
+        node.store.cancel_probe(command.probe_id, command.cancelled_job)
+        with node.store.lock(command.probe_id, "probe"):
+            process.stop(None, PROBE_MARK + command.probe_id, grace_s=STOP_GRACE_S)
+        reporter.emit("stopped", phase="the load has ended", progress=1.0)
+    except RunnerError as error:
+        reporter.emit("failed", reason=error.reason, remedy=error.remedy)
+
+
+def _stop_if_cancelled(command: ProbeCommand, node: Node) -> None:
+    if node.store.is_cancelled(command.probe_id, command.job_id):
+        raise ProbeCancelledError("The probe was cancelled.", "Probe again when a measurement is wanted.")
 
 
 def _reporter(command: ProbeCommand, node: Node, sequence: int, handle: Handle | None) -> Reporter:
@@ -88,7 +115,7 @@ def _measure_and_report(command: ProbeCommand, node: Node, handle: Handle | None
 def _fail(record: ProbeRecord, node: Node, reporter: Reporter, error: RunnerError) -> None:
     reason, remedy = error.reason, error.remedy
     try:
-        process.stop(None, PROBE_MARK + record.probe_id, grace_s=5.0)
+        process.stop(None, PROBE_MARK + record.probe_id, grace_s=STOP_GRACE_S)
         node.store.save_probe(
             replace(record, state="failed", reason=reason, remedy=remedy, sequence=reporter.sequence + 1)
         )
@@ -100,6 +127,7 @@ def _fail(record: ProbeRecord, node: Node, reporter: Reporter, error: RunnerErro
 
 def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter: Reporter) -> ProbeMetrics:
     check_load(command.load)
+    _stop_if_cancelled(command, node)
     adapter = _adapter(command, handle)
     if handle is not None:
         name = adapter.listed_name(from_json(EngineLaunch, handle.command["launch"]))
@@ -218,7 +246,7 @@ def _run(
     try:
         _watch(command, node, handle, reporter, running, artefacts)
     finally:
-        process.stop(running, mark, grace_s=5.0)
+        process.stop(running, mark, grace_s=STOP_GRACE_S)
     summary = aiperf.read_summary(artefacts)
     record = process.read_exit(exit_file)
     if handle is not None and not process.is_alive(handle.process):
@@ -251,6 +279,7 @@ def _watch(
     expected = command.load.requests + aiperf.warmups(command.load)
     shown = aiperf.Counts()
     while process.is_alive(running):
+        _stop_if_cancelled(command, node)
         if handle is not None and not process.is_alive(handle.process):
             raise _engine_died(handle, node)
         if time.monotonic() >= deadline:

@@ -129,6 +129,18 @@ class StateStore:
         names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
         return [handle for name in names if _ID.fullmatch(name) and (handle := self.load(name))]
 
+    def cancel_probe(self, probe_id: str, job_id: str) -> None:
+        """Note that this job's measurement is not wanted; a job that retries the probe is another one."""
+        self._write(self.probe_folder(probe_id) / "cancelled.json", {"job_id": job_id})
+
+    def is_cancelled(self, probe_id: str, job_id: str) -> bool:
+        """Whether this job's measurement is not wanted."""
+        path = self.root / "probes" / check_id(probe_id) / "cancelled.json"
+        try:
+            return bool(json.loads(path.read_text(encoding="utf-8"))["job_id"] == job_id)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def load_probe(self, probe_id: str) -> ProbeRecord | None:
         """The record of a probe, None when there is none."""
         data = self._read(self.root / "probes" / check_id(probe_id) / "record.json")

@@ -14,6 +14,7 @@ from runners.adopting import discover as discover_node
 from runners.celery_app import app, node
 from runners.dispatch import carry_out
 from runners.launching import launch as launch_engine
+from runners.probing import cancel as cancel_probe
 from runners.probing import probe as probe_engine
 from runners.stopping import stop as stop_engine
 
@@ -28,6 +29,12 @@ def launch(message: dict[str, Any]) -> None:
 def probe(message: dict[str, Any]) -> None:
     """ProbeCommand: measure a running deployment."""
     carry_out(contracts.ProbeCommand, message, probe_engine, node())
+
+
+@app.task(name=contracts.CANCEL_TASK, acks_late=True)
+def cancel(message: dict[str, Any]) -> None:
+    """CancelCommand: end the load of a probe."""
+    carry_out(contracts.CancelCommand, message, cancel_probe, node())
 
 
 @app.task(name=contracts.STOP_TASK, acks_late=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.jsonio import from_json
 from runners.contracts import LaunchCommand
@@ -20,12 +20,16 @@ from runners.state import Handle
 POLL_S = 0.2
 ASK_EVERY_S = 1.0
 SILENCE_S = 60.0
+SEEN_FROM_S = 5.0
+"""A worker that comes later than this after the start did not see its first phases pass."""
 LOG_LINES_AT_ONCE = 40
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What was seen of the start so far."""
+    """What was seen of the start so far. ``began_at`` is when the process was started, Unix time."""
+
+    began_at: float
 
     phase: str = "starting"
     progress: float = 0.02
@@ -33,18 +37,43 @@ class _Progress:
     last_line_at: float = 0.0
     noted_at: float = 0.0
     detail: str = ""
+    whole: bool = True
+    entered: list[tuple[str, float]] = field(default_factory=list)
+
+    def enter(self, phase: str, progress: float, at: float) -> None:
+        """Go on to the next phase."""
+        self.phase, self.progress = phase, progress
+        self.entered.append((phase, at))
+
+    def phases_s(self, ended_at: float) -> dict[str, float]:
+        """Seconds of each phase until ``ended_at``; empty when the beginning was not seen."""
+        if not self.whole:
+            return {}
+        begun = [("starting", self.began_at), *self.entered]
+        ends = [*(at for _, at in self.entered), ended_at]
+        spent: dict[str, float] = {}
+        for (phase, start), end in zip(begun, ends, strict=True):
+            spent[phase] = round(spent.get(phase, 0.0) + end - start, 2)
+        return {phase: seconds for phase, seconds in spent.items() if seconds > 0}
 
 
-def wait_ready(
-    handle: Handle, command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter: Reporter
-) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An engine that serves: what its endpoint said, and how long each phase took."""
+
+    answer: Answer
+    ready_s: float
+    phases_s: dict[str, float]
+
+
+def wait_ready(handle: Handle, command: LaunchCommand, node: Node, adapter: EngineAdapter, reporter: Reporter) -> Ready:
     """Follow the start of an engine until it lists the model and has generated one token.
 
     Raises EngineExitedError, LaunchCancelledError, ReadyTimeoutError, WorkerStoppingError.
     """
     follower = LogFollower(node.store.log_path(handle.deployment_id))
-    seen = _Progress(last_line_at=time.monotonic())
     waited = max(time.time() - handle.started_at, 0.0)
+    seen = _Progress(handle.started_at, last_line_at=time.monotonic(), whole=waited < SEEN_FROM_S)
     deadline = time.monotonic() + max(command.launch.ready_timeout_s - waited, 0.0)
     name = adapter.listed_name(command.launch)
     question: _Question | None = None
@@ -59,7 +88,8 @@ def wait_ready(
             answer, question = question.answer, None
             if answer.ready:
                 _read_log(follower, adapter, reporter, seen)
-                return answer
+                now = time.time()
+                return Ready(answer, round(now - handle.started_at, 2), seen.phases_s(now))
             seen.detail = answer.detail
             next_ask = time.monotonic() + ASK_EVERY_S
         if time.monotonic() >= deadline:
@@ -124,7 +154,8 @@ def _read_log(follower: LogFollower, adapter: EngineAdapter, reporter: Reporter,
     for line in lines:
         for phase in adapter.phases:
             if phase.progress > seen.progress and phase.pattern.search(line):
-                seen.phase, seen.progress, changed = phase.text, phase.progress, True
+                seen.enter(phase.text, phase.progress, time.time())
+                changed = True
     if changed:
         shown = tuple(shorten(line) for line in lines[-LOG_LINES_AT_ONCE:])
         reporter.emit("progress", phase=seen.phase, progress=seen.progress, lines=shown)

@@ -9,6 +9,7 @@ from controlplane.dashboard import fmt
 from controlplane.deployments.models import Deployment
 
 ORDER = ("pending", "launching", "loading", "ready")
+SHOWN_FROM_S = 1.0
 WORDS = {"pending": "Waits", "launching": "Launch", "loading": "Load the model", "ready": "Serve"}
 
 
@@ -25,8 +26,10 @@ def phases_of(deployment: Deployment) -> list[Phase]:
     """Phases from waiting to serving; the one in which it failed is marked."""
     facts: dict[str, Any] = deployment.startup or {}
     state = deployment.state
+    spent: dict[str, Any] = facts.get("phases_s") or {}
     notes = {
-        "loading": _seconds(facts, "load_s", "weights")
+        "loading": [f"{phase} {fmt.duration(seconds)}" for phase, seconds in spent.items() if seconds >= SHOWN_FROM_S]
+        or _seconds(facts, "load_s", "weights")
         + _seconds(facts, "compile_s", "compile")
         + _seconds(facts, "graph_s", "graphs"),
         "ready": _seconds(facts, "ready_s", "after launch"),

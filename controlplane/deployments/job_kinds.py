@@ -10,11 +10,14 @@ from controlplane.deployments.models import Calibration, Deployment, ProbeRun
 from controlplane.jobs.kinds import JobKind, NodeJobKind, register
 from controlplane.jobs.models import Job
 from controlplane.jobs.running import JobFailed, RunningJob
+from controlplane.jobs.services import submit_job
 from planner.jsonio import from_json
 from runners.contracts import (
+    CANCEL_TASK,
     LAUNCH_TASK,
     PROBE_TASK,
     STOP_TASK,
+    CancelCommand,
     EngineLaunch,
     LaunchCommand,
     Observation,
@@ -125,11 +128,41 @@ class Probe(_OfDeployment):
         reporting.end_probe(job, ProbeRun.State.FAILED, job.error, job.remedy)
 
     def on_cancelled(self, job: Job) -> None:
-        """The probe was cancelled."""
+        """The probe was cancelled: its load must end too, on whatever node it was sent to."""
         reporting.end_probe(job, ProbeRun.State.CANCELLED, "Somebody cancelled it.")
+        if job.sent_at is not None or job.attempt > 0:
+            submit_job(actor=None, kind=CancelProbe.kind, payload={**job.payload, "job": str(job.pk)}, queue=job.queue)
 
     def late(self, job: Job, observation: Observation) -> None:
         """What a probe says after its end changes nothing."""
+
+
+@register
+class CancelProbe(_OfDeployment):
+    """End the load of a cancelled probe."""
+
+    kind = "deployment.cancel_probe"
+    label = "End a probe's load"
+    task = CANCEL_TASK
+    max_attempts = 5
+    deadline = dt.timedelta(minutes=30)
+
+    def command(self, job: Job, attempt: int) -> CancelCommand:
+        """Which load to end."""
+        return CancelCommand(
+            job_id=str(job.pk),
+            attempt=attempt,
+            deployment_id=job.payload["deployment"],
+            probe_id=job.payload["probe"],
+            cancelled_job=job.payload["job"],
+        )
+
+    def observed(self, job: Job, observation: Observation) -> dict[str, Any] | None:
+        """It is over when no process of the load is left."""
+        return {"state": "stopped"} if observation.state == "stopped" else None
+
+    def late(self, job: Job, observation: Observation) -> None:
+        """It says nothing of the engine."""
 
 
 @register

@@ -14,6 +14,7 @@ from django.apps import apps
 
 from runners.contracts import (
     CONTROL_QUEUE,
+    CancelCommand,
     DiscoverCommand,
     LaunchCommand,
     Observation,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from controlplane.jobs.models import Job
     from controlplane.jobs.running import RunningJob
 
-NodeCommand = LaunchCommand | ProbeCommand | StopCommand | DiscoverCommand
+NodeCommand = LaunchCommand | ProbeCommand | CancelCommand | StopCommand | DiscoverCommand
 
 
 class JobKind:

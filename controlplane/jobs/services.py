@@ -175,7 +175,7 @@ def request_cancel(*, actor: Actor, job: Job) -> Job:
         job.refresh_from_db()
         if asked:
             log_change(job, ChangeLog.Action.ACT, actor=actor, after={"cancel_requested": True})
-            # A node's worker cannot be asked in the middle of a command; its later messages are dropped.
+            # What a node still does is ended by a command of its own (``on_cancelled``); what it says is dropped.
             states = (State.QUEUED, State.RUNNING) if isinstance(get_kind(job.kind), NodeJobKind) else (State.QUEUED,)
             cancel(job, from_states=states)
             job.refresh_from_db()

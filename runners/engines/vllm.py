@@ -18,6 +18,9 @@ from runners.engines.base import Failure, MetricNames, Phase, ProcessPlan, check
 from runners.engines.commands import engine_command, require_program, write_files
 from runners.engines.logs import FailurePattern, all_numbers, explain, last_number
 
+OUTER_MARGIN_S = 60.0
+"""The engine gives up so much before the worker does: then it says itself what it was waiting for."""
+
 VLLM_METRICS = MetricNames(
     path="/metrics",
     running="vllm:num_requests_running",
@@ -38,6 +41,8 @@ VLLM_PHASES = (
     Phase(re.compile(r"Model loading took"), "weights are loaded", 0.45),
     Phase(re.compile(r"Dynamo bytecode|Compiling a graph|Warming up model for the compilation"), "compiling", 0.5),
     Phase(re.compile(r"Available KV cache memory|KV cache size:"), "laying out the KV cache", 0.75),
+    Phase(re.compile(r"DeepGEMM warmup"), "compiling DeepGEMM kernels", 0.76),
+    Phase(re.compile(r"\[Autotuner\]: Autotuning process starts"), "tuning FlashInfer kernels", 0.78),
     Phase(re.compile(r"Capturing CUDA graphs"), "capturing CUDA graphs", 0.8),
     Phase(re.compile(r"init engine \("), "the engine is up", 0.9),
     Phase(re.compile(r"Application startup complete"), "the server is up", 0.95),
@@ -191,7 +196,7 @@ class VllmAdapter:
         env = {
             "VLLM_NO_USAGE_STATS": "1",
             "NO_COLOR": "1",
-            "VLLM_ENGINE_READY_TIMEOUT_S": str(int(launch.ready_timeout_s)),
+            "VLLM_ENGINE_READY_TIMEOUT_S": str(int(max(launch.ready_timeout_s - OUTER_MARGIN_S, 1.0))),
             **_visible_gpus(launch),
             **launch.env,
         }

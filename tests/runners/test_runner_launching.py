@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from emulation_samples import Recorder
 
-from planner.jsonio import to_json
-from runners import adopting, launching, stopping
-from runners.contracts import AdoptCommand, EngineLaunch, LaunchCommand, StopCommand
+from planner.jsonio import from_json, to_json
+from runners import adopting, launching, stopping, waiting
+from runners.config import load_config
+from runners.contracts import AdoptCommand, EngineLaunch, LaunchCommand, Observation, StopCommand
+from runners.engines.vllm import VLLM_PHASES, VllmAdapter
 from runners.errors import DiskFullError
 from runners.hosts import process
 from runners.hosts.follow import run_lines
@@ -24,6 +29,10 @@ from runners.probe.readiness import list_model
 from runners.state import Handle
 
 Make = Callable[..., LaunchCommand]
+H200 = Path(__file__).parent.parent / "data" / "h200_worker" / "observations.jsonl"
+FLAGS: dict[str, str | int | float | bool] = {
+    "max_model_len": 8192, "gpu_memory_utilization": 0.9, "max_num_seqs": 256, "max_num_batched_tokens": 8192,
+}  # fmt: skip
 
 
 def handle_of(node: Node, deployment: str = "dep-1") -> Handle:
@@ -56,6 +65,8 @@ def test_launch_reports_phases_facts_and_readiness_then_stops(node: Node, sent: 
     assert (facts.kv_blocks, facts.block_tokens, facts.max_model_len) == (4000, 16, 4096)
     assert facts.ready_s is not None
     assert 0 < facts.ready_s < 30
+    assert sum(facts.phases_s.values()) == pytest.approx(facts.ready_s, abs=0.1)
+    assert {"weights are loaded", "laying out the KV cache"} <= set(facts.phases_s)
     assert [item.sequence for item in sent.seen] == list(range(1, len(sent.seen) + 1))
     assert all(item.emulated and item.deployment_id == "dep-1" for item in sent.seen)
     assert list_model(sent.last.base_url, "Qwen/Qwen3-8B").emulated
@@ -65,6 +76,46 @@ def test_launch_reports_phases_facts_and_readiness_then_stops(node: Node, sent: 
     assert handle_of(node).state == "stopped"
     assert nothing_left(node)
     assert not process.is_port_open("127.0.0.1", command.launch.port)
+
+
+def test_the_parts_of_a_real_cold_start_add_up_to_its_time() -> None:
+    """D7: what an H200's vLLM spent on each phase, by the times at which its worker reported them."""
+    said = [from_json(Observation, json.loads(line)) for line in H200.read_text("utf-8").splitlines()]
+    launch = [item for item in said if item.job_id == "launch-q8b"]
+    ready = next(item for item in launch if item.state == "ready")
+    assert ready.startup is not None
+    assert ready.startup.ready_s is not None
+    seen = waiting._Progress(began_at=ready.at - ready.startup.ready_s)
+    for item in launch:
+        if item.state == "progress" and item.progress is not None and item.at < ready.at:
+            seen.enter(item.phase, item.progress, item.at)
+    spent = seen.phases_s(ready.at)
+    assert sum(spent.values()) == pytest.approx(ready.startup.ready_s, abs=0.1)
+    assert spent["compiling"] == pytest.approx(ready.startup.compile_s, abs=15)
+    assert max(spent, key=lambda phase: spent[phase]) != "loading weights"  # 2 s of 134
+    assert waiting._Progress(began_at=0.0, whole=False).phases_s(9.0) == {}  # an engine taken up half-way
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        ("(EngineCore pid=9) 2026-05-30 07:15:45,192 - INFO - autotuner.py:615 - flashinfer.jit: [Autotuner]: "
+         "Autotuning process starts ...", "tuning FlashInfer kernels"),
+        ("DeepGEMM warmup:   3%|3         | 120/4096 [00:01<00:40, 98.11it/s]", "compiling DeepGEMM kernels"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_compiles_at_first_contact_is_a_phase_of_its_own(line: str, phase: str) -> None:
+    """D8: a tuner that takes hours shows as such, with how long it has been silent, not as a hang."""
+    assert [item.text for item in VLLM_PHASES if item.pattern.search(line)] == [phase]
+
+
+def test_the_engine_gives_up_before_its_worker_and_the_worker_before_the_job() -> None:
+    """D3: 600 s is too short for 163 shards or a cold JIT; each deadline lies outside the one within."""
+    launch = EngineLaunch("vllm", "0.24.0", "/models/x", "m", 8000, (0,), flags=FLAGS)
+    with_program = replace(load_config({"TONNAGE_DATA_DIR": "/tmp/none"}), vllm=sys.executable)
+    plan = VllmAdapter().plan(launch, Path("/tmp/none"), with_program)
+    inner = float(plan.env["VLLM_ENGINE_READY_TIMEOUT_S"])
+    assert 1500 <= inner < launch.ready_timeout_s
 
 
 def test_a_repeated_launch_starts_nothing_new(node: Node, sent: Recorder, launch_command: Make) -> None:

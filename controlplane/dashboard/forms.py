@@ -211,25 +211,30 @@ class ScenarioForm(forms.ModelForm):
 
     class Meta:
         model = Scenario
-        fields = ["name", "mode", "workloads", "sites", "time_limit_s", "growth_per_month", "lead_time_months", "notes"]
+        fields = [
+            "name", "mode", "workloads", "sites", "time_limit_s", "growth_per_month", "lead_time_months", "currency",
+            "rates_as_of", "notes",
+        ]  # fmt: skip
         widgets = {
             "mode": forms.RadioSelect,
+            "rates_as_of": forms.DateInput(attrs={"type": "date"}),
             "workloads": forms.CheckboxSelectMultiple,
             "sites": forms.CheckboxSelectMultiple,
             "notes": forms.Textarea(attrs={"rows": 2}),
         }
         labels = {
             "mode": "Which GPUs", "time_limit_s": "Time to search", "growth_per_month": "Growth a month",
-            "lead_time_months": "Lead time of GPUs",
+            "lead_time_months": "Lead time of GPUs", "rates_as_of": "Exchange rates as of",
         }  # fmt: skip
         help_texts = {
             "workloads": "None ticked: every workload.", "sites": "None ticked: every site.",
             "growth_per_month": "0.05 is 5 %. Makes the capacity runway.", "lead_time_months": "From order to service.",
+            "currency": "A code like EUR, or a service unit.", "rates_as_of": "Empty: the day it is computed.",
         }  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in ("growth_per_month", "lead_time_months"):
+        for name in ("growth_per_month", "lead_time_months", "currency"):
             self.fields[name].required = False
         self.fields["mode"].choices = Scenario.Mode.choices  # type: ignore[attr-defined]
         plain_numbers(self)
@@ -237,9 +242,9 @@ class ScenarioForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         """Blank numbers take the model's defaults."""
         data = super().clean() or {}
-        for name in ("growth_per_month", "lead_time_months"):
-            if data.get(name) is None and name not in self.errors:
-                data[name] = Scenario._meta.get_field(name).get_default()
+        for name in ("growth_per_month", "lead_time_months", "currency"):
+            if data.get(name) in (None, "") and name not in self.errors:
+                data[name] = Scenario._meta.get_field(name).get_default()  # type: ignore[union-attr]
         return data
 
 

@@ -301,11 +301,11 @@ def facts(name: str, request: PlanRequest, result: PlanResult) -> list[list[Cell
         [f"{sign} per M tokens", "the whole bill of the row over that kind of tokens; the three must not be added"],
         ["Currency", request.currency],
         ["Exchange rates as of", request.rates_as_of or "none needed"],
-        *([f"1 {rate.currency}", rate.usd_per_unit, f"USD, of {rate.date}", rate.source] for rate in request.rates),
-        *(
-            [f"Electricity at {entry.site}, {sign} per kWh", mean_usd_per_kwh(entry.energy), f"PUE {entry.energy.pue}"]
-            for entry in request.site_energy
-        ),
+    ]
+    lines += [[f"1 {rate.currency}", rate.usd_per_unit, f"USD, of {rate.date}", rate.source] for rate in request.rates]
+    lines += [
+        [f"Electricity at {entry.site}, {sign} per kWh", mean_usd_per_kwh(entry.energy), f"PUE {entry.energy.pue}"]
+        for entry in request.site_energy
     ]
     priced = {(n.gpu, n.price.usd_per_gpu_hour, n.price.basis, n.price.source) for n in request.nodes}
     lines += [

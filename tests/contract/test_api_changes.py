@@ -328,3 +328,43 @@ def test_prices_are_exact(operator_api: APIClient, h100: Any) -> None:
     twice = operator_api.post(f"{V1}/prices/", {**values, "usd_per_gpu_hour": 2.2})
     problem(twice, 400, "validation")
     assert Price.objects.count() == 2
+
+
+def test_exchange_rates_come_and_go(operator_api: APIClient) -> None:
+    rate = {"currency": "EUR", "date": "2026-11-27", "usd_per_unit": "1.0862", "source": "reference rate"}
+    made = operator_api.post(f"{V1}/exchange-rates/", rate)
+    assert made.status_code == 201, made.content
+    assert made.json()["usd_per_unit"] == "1.08620000"
+    problem(operator_api.post(f"{V1}/exchange-rates/", rate), 400, "validation")
+    refused = operator_api.post(f"{V1}/exchange-rates/", {**rate, "currency": "euro", "usd_per_unit": "0"})
+    assert {"currency", "usd_per_unit"} <= set(faults(problem(refused, 400, "validation")))
+    file = operator_api.get(f"{V1}/exchange-rates/?format=csv")
+    again = operator_api.generic(
+        "POST", f"{V1}/exchange-rates/import/", file.content, content_type=file["Content-Type"].partition(";")[0]
+    )
+    assert again.json()["unchanged"] == 1
+
+
+def test_a_scenario_carries_its_money(planner_api: APIClient) -> None:
+    money = {
+        "currency": "EUR",
+        "rates_as_of": "2026-11-30",
+        "operations": {"people_usd_per_hour": "95", "licence_usd_per_gpu_year": {"tensorrt_llm": "4500"}},
+        "api_prices": [{"workload": "w", "usd_per_mtok_input": "0.1", "usd_per_mtok_output": "0.3", "currency": "USD"}],
+        "price_classes": [{"name": "preempt", "factor": "0.5", "workloads": ["w"]}],
+    }
+    made = planner_api.post(f"{V1}/scenarios/", {"name": "Euro", **money})
+    assert made.status_code == 201, made.content
+    assert {key: made.json()[key] for key in money} == money
+    wrong = planner_api.post(f"{V1}/scenarios/", {"name": "Wrong", "operations": {"gold": 1}})
+    assert "operations" in faults(problem(wrong, 400, "validation"))
+
+
+def test_a_tariff_is_checked(operator_api: APIClient, site: Site) -> None:
+    band = {"days": ["mon"], "from_hour": 0, "to_hour": 6, "usd_per_kwh": "0.0900"}
+    values = {"name": "Bergen", "tariff_bands": [band], "demand_usd_per_kw_month": "9"}
+    made = operator_api.post(f"{V1}/sites/", values)
+    assert made.status_code == 201, made.content
+    assert made.json()["tariff_bands"] == [band]
+    twice = operator_api.post(f"{V1}/sites/", {**values, "name": "Two", "tariff_bands": [band, band]})
+    assert "tariff_bands" in faults(problem(twice, 400, "validation"))

@@ -10,6 +10,7 @@ from fleet_samples import H100, candidate, node, price, request, workload
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.catalog import price_facts
 from planner.economics import (
     Converter,
     EnergyPrice,
@@ -248,12 +249,12 @@ def test_terms_carry_formula_and_source() -> None:
     assert sum(term.usd_per_gpu_hour for term in terms.values()) == gpu_hour_price(inputs).usd_per_gpu_hour
 
 
-def test_nvidia_published_tco_example() -> None:
+def test_a_server_by_the_published_method_of_nvidia() -> None:
     """NVIDIA's method: yearly cost of a server = price / depreciation years + hosting, plus licence per GPU and year.
 
-    developer.nvidia.com, "LLM Inference Benchmarking: How Much Does Your LLM Inference Cost?" (2025): cost per million
-    tokens = yearly cost / yearly tokens. Here with round figures: 320,000 over 4 years, 3,000 hosting a year as 250 a
-    month on 1 kW, 4,500 per GPU and year for 8 GPUs: 119,000 a year.
+    The method is that of developer.nvidia.com, "benchmarking-llm-inference-costs-for-smarter-scaling-and-deployment":
+    cost per million tokens = yearly cost / yearly tokens. The figures are round ones of ours: 320,000 over 4 years,
+    3,000 hosting a year as 250 a month on 1 kW, 4,500 per GPU and year for 8 GPUs: 119,000 a year by hand.
     """
     inputs = TcoInputs(
         purchase_usd=Decimal(320000), gpus=8, hosting_usd_per_kw_month=Decimal(250), provisioned_kw=Decimal(1),
@@ -263,6 +264,22 @@ def test_nvidia_published_tco_example() -> None:
     assert found.usd_per_gpu_hour * 8 * 8760 == pytest.approx(Decimal(119000), rel=Decimal("0.0001"))
     _, per_output, _ = unit_costs(found.usd_per_gpu_hour * 8, 0, 10000)
     assert float(per_output) == pytest.approx(119000 / (10000 * 3600 * 8760) * 1e6, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "hyperscaler", "neocloud", "rental"),
+    [("H100", "1.30", "1.69", "1.30"), ("H200", "1.41", "1.74", "1.60")],
+)
+def test_inferencex_cost_basis_and_formula(gpu: str, hyperscaler: str, neocloud: str, rental: str) -> None:
+    """InferenceX publishes $ per million tokens as $/GPU-hour over tokens of a GPU an hour, on three cost bases.
+
+    The bases (costh, costn, costr) as its HW_REGISTRY states them; the catalogue holds the same.
+    """
+    facts = [fact for fact in price_facts(gpu) if "InferenceX" in fact.source]
+    assert [fact.usd for fact in facts][:3] == [Decimal(hyperscaler), Decimal(neocloud), Decimal(rental)]
+    per_gpu = 6000.0  # tok/s of one GPU, both kinds
+    _, _, per_total = unit_costs(Decimal(hyperscaler), per_gpu * 0.99, per_gpu * 0.01)
+    assert float(per_total) == pytest.approx(float(hyperscaler) / (per_gpu * 3600) * 1e6, abs=1e-6)
 
 
 def test_break_even_with_the_cloud() -> None:

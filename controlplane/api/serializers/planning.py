@@ -24,9 +24,8 @@ SUMMARY = (
 
 def rows_field(name: str) -> serializers.ListField:
     """A list of objects of a scenario, as a fleet file has them."""
-    return serializers.ListField(
-        child=ObjectField(), required=False, help_text=Scenario._meta.get_field(name).help_text
-    )
+    words = Scenario._meta.get_field(name).help_text  # type: ignore[union-attr]
+    return serializers.ListField(child=ObjectField(), required=False, help_text=words)
 
 
 class ScenarioSerializer(RecordSerializer):

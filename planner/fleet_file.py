@@ -251,7 +251,9 @@ def _workload(value: Any, path: str) -> PlanWorkload:
             fields[key] = _lengths(fields[key], f"{path}.{key}")
     fields.setdefault("output_tokens", Lengths("fixed", value=1))
     fields["slo"] = _slo(fields.get("slo", {}), f"{path}.slo")
-    ready = {key: fields.pop(key) for key in ("load", "input_tokens", "output_tokens", "slo") if key in fields}
+    ready: dict[str, Any] = {
+        key: fields.pop(key) for key in ("load", "input_tokens", "output_tokens", "slo") if key in fields
+    }
     if "input_tokens" not in ready:
         raise InputError("is missing", field=f"{path}.input_tokens", remedy="Give lengths, or a trace.")
     plain: dict[str, Any] = {"load": {"kind": "offline"}}

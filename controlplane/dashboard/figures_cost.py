@@ -38,11 +38,14 @@ def price_waterfall(sheet: PriceSheet, ident: str, currency: str) -> Chart:
 
 def node_stack(sheets: Sequence[PriceSheet], currency: str) -> Chart:
     """A node of each kind for an hour: its GPUs' price parts, stacked."""
-    labels = list(dict.fromkeys(term.label for sheet in sheets for term in sheet.terms))
+    labels = list(dict.fromkeys(_kind(term.label) for sheet in sheets for term in sheet.terms))
     names = [f"{sheet.pool or sheet.gpu} ({sheet.gpus_per_node} × {sheet.gpu})" for sheet in sheets]
     amounts = {
         label: [
-            float(sum((t.usd_per_gpu_hour for t in sheet.terms if t.label == label), Decimal(0)) * sheet.gpus_per_node)
+            float(
+                sum((t.usd_per_gpu_hour for t in sheet.terms if _kind(t.label) == label), Decimal(0))
+                * sheet.gpus_per_node
+            )
             for sheet in sheets
         ]
         for label in labels
@@ -108,9 +111,9 @@ def break_even(
     columns = (Column("Utilisation", "%"), Column(words[0], unit), Column(words[1], unit))
     rows = [(100 * share, value, other) for share, value in list(zip(shares, own, strict=True))[:: STEPS // 12]]
     if crossing is None or crossing > 1:
-        note = f"{words[1]} is cheaper even at full use."
+        note = f"Cheaper even at full use: {words[1]}."
     else:
-        note = f"Above {fmt.percent(crossing)} of its hours or capacity in use, {words[0].lower()} is cheaper."
+        note = f"Cheaper from {fmt.percent(crossing)} in use: {words[0].lower()}."
     return make(ident, title, traces, layout, columns, rows, note=note)
 
 
@@ -131,6 +134,11 @@ def tenants(rows: Sequence[tuple[str, Decimal, Decimal]], currency: str) -> Char
     }  # fmt: skip
     columns = (Column("Tenant", numeric=False), Column("Used", currency), Column("Idle head-room", currency))
     return make("tenants", "What each tenant's month costs", traces, layout, columns, rows, size="short")
+
+
+def _kind(label: str) -> str:
+    """A rental without offers is on demand: one colour for both."""
+    return "on demand" if label == "rental" else label
 
 
 def _label(text: str) -> str:

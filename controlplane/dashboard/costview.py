@@ -16,7 +16,7 @@ from planner.economics.currency import Converter
 from planner.economics.types import PriceSheet, PriceTerm
 from planner.errors import PlannerError
 from planner.fleet_money import catalogue_price
-from planner.plan_types import CloudPrice, PlanRequest, PlanResult
+from planner.plan_types import CloudPrice, PlanNode, PlanRequest, PlanResult
 
 MONTHS_A_YEAR = 12
 
@@ -84,18 +84,25 @@ def context(request: PlanRequest, result: PlanResult) -> dict[str, Any]:
 
 
 def price_sheets(request: PlanRequest) -> tuple[PriceSheet, ...]:
-    """The arithmetic of the prices; of a snapshot that holds none, the parts of each pool's price."""
-    if request.price_sheets:
-        return request.price_sheets
+    """The arithmetic of the prices. Where a snapshot holds none, or a what-if moved a price, the parts as they stand."""
     first = {node.pool: node for node in reversed(request.nodes)}
-    return tuple(
-        PriceSheet(
-            pool, node.gpu, node.site, node.price.basis, node.price.source, node.price.usd_per_gpu_hour,
-            tuple(PriceTerm(label, usd, "as stated", node.price.source) for label, usd in node.price.parts)
-            or (PriceTerm(node.price.basis, node.price.usd_per_gpu_hour, "as stated", node.price.source),),
-            request.currency, gpus_per_node=node.gpus,
-        )
-        for pool, node in sorted(first.items())
+    known = {sheet.pool: sheet for sheet in request.price_sheets}
+    bought = [sheet for sheet in request.price_sheets if sheet.pool not in first]
+    found = []
+    for pool, node in sorted(first.items()):
+        sheet = known.get(pool)
+        stands = sheet is not None and sheet.usd_per_gpu_hour == node.price.usd_per_gpu_hour
+        found.append(sheet if sheet is not None and stands else _as_stated(node, request.currency))
+    return (*found, *bought)
+
+
+def _as_stated(node: PlanNode, currency: str) -> PriceSheet:
+    price = node.price
+    parts = price.parts or ((price.basis, price.usd_per_gpu_hour),)
+    terms = tuple(PriceTerm(label, usd, "as stated", price.source) for label, usd in parts)
+    return PriceSheet(
+        node.pool, node.gpu, node.site, price.basis, price.source, price.usd_per_gpu_hour, terms, currency,
+        gpus_per_node=node.gpus,
     )  # fmt: skip
 
 

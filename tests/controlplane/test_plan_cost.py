@@ -294,3 +294,12 @@ def test_a_price_in_euros_is_shown_in_dollars_beside_others(sample: dict[str, An
     assert "€1.00" in reader.get("/fleet/prices/").content.decode()
     ExchangeRate.objects.all().delete()
     assert "$1.09" not in reader.get("/fleet/nodes/?gpu=A10").content.decode()
+
+
+def test_a_what_if_price_shows_as_it_stands(answer: tuple[PlanRequest, PlanResult]) -> None:
+    request, _ = answer
+    sheets = costview.price_sheets(request)
+    kept = replace(request, price_sheets=sheets)
+    assert costview.price_sheets(kept) == sheets
+    nodes = tuple(replace(n, price=replace(n.price, usd_per_gpu_hour=Decimal(9), parts=())) for n in request.nodes)
+    assert {sheet.usd_per_gpu_hour for sheet in costview.price_sheets(replace(kept, nodes=nodes))} == {Decimal(9)}

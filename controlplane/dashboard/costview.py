@@ -84,7 +84,7 @@ def context(request: PlanRequest, result: PlanResult) -> dict[str, Any]:
 
 
 def price_sheets(request: PlanRequest) -> tuple[PriceSheet, ...]:
-    """The arithmetic of the prices. Where a snapshot holds none, or a what-if moved a price, the parts as they stand."""
+    """The arithmetic of the prices. Where a snapshot holds none, or a what-if moved a price, the parts alone."""
     first = {node.pool: node for node in reversed(request.nodes)}
     known = {sheet.pool: sheet for sheet in request.price_sheets}
     bought = [sheet for sheet in request.price_sheets if sheet.pool not in first]

@@ -37,7 +37,10 @@ VALUES = st.one_of(
     ),
 )
 GOOD: dict[str, dict[str, Any]] = {
-    "sites/": {"name": "Fuzz", "usd_per_kwh": "0.1", "pue": "1.2"},
+    "sites/": {
+        "name": "Fuzz", "usd_per_kwh": "0.1", "pue": "1.2",
+        "tariff_bands": [{"days": ["mon"], "from_hour": 0, "to_hour": 6, "usd_per_kwh": "0.1"}],
+    },
     "gpu-models/": {"name": "Fuzz", "memory_gib": 80.0},
     "node-types/": {"name": "Fuzz", "gpu_model": "A10", "gpus": 2, "nvlink_domain": 1, "network_gb_s": 10},
     "nodes/": {"name": "Fuzz", "site": "frankfurt", "node_type": "8-h100-sxm5-80gb", "allowed_engines": ["vllm"]},
@@ -46,11 +49,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "gpu_model": "A10", "basis": "tco", "usd_per_gpu_hour": "1", "source": "x", "valid_from": "2026-01-01",
         "tco_inputs": {"purchase_usd": 1, "gpus": 1},
     },
+    "exchange-rates/": {"currency": "SEK", "date": "2026-01-02", "usd_per_unit": "0.1", "source": "x"},
     "workloads/": {
         "name": "Fuzz", "model_ref": "Qwen/Qwen3-8B", "rate_per_s": 1, "input_tokens": {"kind": "fixed", "value": 9},
         "slo_targets": [{"metric": "ttft", "limit_ms": 9}], "trace": "agent-tool-calls", "arrival": "trace",
     },
-    "scenarios/": {"name": "Fuzz", "sites": ["frankfurt"], "workloads": ["support-chat"], "time_limit_s": 5},
+    "scenarios/": {
+        "name": "Fuzz", "sites": ["frankfurt"], "workloads": ["support-chat"], "time_limit_s": 5,
+        "operations": {"people_usd_per_hour": "95"},
+        "price_classes": [{"name": "x", "factor": "2", "workloads": ["w"]}],
+        "api_prices": [{"workload": "w", "usd_per_mtok_input": "1", "usd_per_mtok_output": "1"}],
+    },
     "plans/": {"scenario": "both-sites-december"},
     "models/": {"model_id": "acme/fuzz", "config": TINY},
     "traces/": {"name": "Fuzz", "catalogue_name": "azure_2023_code"},

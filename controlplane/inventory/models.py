@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from controlplane.core.models import BaseModel
 from planner.catalog import check_partition
-from planner.economics.currency import currency_code
+from planner.economics.currency import BASE, currency_code
 from planner.economics.tariff import EnergyPrice, TariffBand, hourly_prices
 from planner.errors import InputError
 from planner.jsonio import from_json
@@ -389,3 +389,8 @@ class ExchangeRate(BaseModel):
 
     def __str__(self) -> str:
         return f"1 {self.currency} = {self.usd_per_unit.normalize():f} USD on {self.date}"
+
+    def clean(self) -> None:
+        """The dollar has no rate of its own."""
+        if self.currency == BASE:
+            raise ValidationError({"currency": "Rates are stated in USD; give another currency."})

@@ -338,6 +338,8 @@ def test_exchange_rates_come_and_go(operator_api: APIClient) -> None:
     problem(operator_api.post(f"{V1}/exchange-rates/", rate), 400, "validation")
     refused = operator_api.post(f"{V1}/exchange-rates/", {**rate, "currency": "euro", "usd_per_unit": "0"})
     assert {"currency", "usd_per_unit"} <= set(faults(problem(refused, 400, "validation")))
+    dollar = operator_api.post(f"{V1}/exchange-rates/", {**rate, "currency": "USD"})
+    assert "currency" in faults(problem(dollar, 400, "validation"))
     file = operator_api.get(f"{V1}/exchange-rates/?format=csv")
     again = operator_api.generic(
         "POST", f"{V1}/exchange-rates/import/", file.content, content_type=file["Content-Type"].partition(";")[0]

@@ -96,14 +96,22 @@ def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
     top = search.offline()
     if search.load.kind == "offline":
         return _answer(search, replicas, top.req_per_s, top, steep=False)
-    ceiling = top.req_per_s
-    if search.load.turns is not None:
-        # all sessions at once crowd each other out of the cache: they may carry more when they come one by one
-        for _ in range(CEILING_TRIES):
-            if search.ratio(search.at_rate(ceiling)) > 1.0:
-                break
-            ceiling *= CEILING_STEP
-    return _largest_rate(search, ceiling, replicas)
+    return _largest_rate(search, _ceiling(search, top), replicas)
+
+
+def _ceiling(search: Search, offline: SimResult) -> float:
+    """Requests/s that no open load exceeds within the SLO: what is served with everything queued.
+
+    Sessions that all come at once crowd each other out of the cache, and may carry more when they come one by one.
+    """
+    ceiling = offline.req_per_s
+    if search.load.turns is None:
+        return ceiling
+    for _ in range(CEILING_TRIES):
+        if search.ratio(search.at_rate(ceiling)) > 1.0:
+            break
+        ceiling *= CEILING_STEP
+    return ceiling
 
 
 def _largest_rate(search: Search, ceiling: float, replicas: int) -> LargestLoad:
@@ -232,7 +240,7 @@ def load_curve(
             ok = search.ratio(result) <= 1.0
             found.append(CurvePoint(result.req_per_s, clients, ok, performance(result, instance.step)))
         return tuple(found)
-    top_rate = search.offline().req_per_s
+    top_rate = _ceiling(replace(search, slo=()), search.offline())
     for i in range(points):
         rate = top_rate * 1.1 * (i + 1) / points
         result = search.at_rate(rate)

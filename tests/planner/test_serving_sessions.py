@@ -20,7 +20,7 @@ from planner.engines import EngineName, EngineSettings, resolve
 from planner.errors import InfeasibleError, InputError
 from planner.estimate import estimate
 from planner.memory import ledger
-from planner.serving import Instance, Lengths, Load, simulate
+from planner.serving import Instance, Lengths, Load, SloTarget, largest_load, load_curve, simulate
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import InstanceRules
@@ -302,3 +302,13 @@ def test_a_benchmark_of_sessions_begins_with_first_turns() -> None:
     alone = Load("closed", concurrency=1, requests=6, turns=fixed(6))
     found = simulate(INSTANCE, alone, fixed(512), fixed(128))
     assert found.prefix_hit == pytest.approx(9520 / 12672)  # five turns find 640 k tokens each, less a block not full
+
+
+def test_a_curve_of_sessions_reaches_past_its_knee() -> None:
+    load = Load("open", rate_per_s=1, turns=uniform(2, 8), think_s=5, shared_tokens=500)
+    largest = largest_load(INSTANCE, load, *CHAT, slo=(SloTarget("ttft", "p90", 500.0),))
+    curve = load_curve(INSTANCE, load, *CHAT, points=6)
+    assert largest.result is not None
+    assert largest.result.prefix_hit > 0.3
+    assert curve[0].rate_per_s < largest.rate_per_s < curve[-1].rate_per_s
+    assert curve[-1].performance.saturated

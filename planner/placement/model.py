@@ -393,9 +393,10 @@ class Programme:
         self._h.setOptionValue("mip_rel_gap", gap)
         if start is not None:
             self._set_start(start)
-        if self._h.run() == highspy.HighsStatus.kError:  # the thread pool was made with another number of threads
-            highspy.Highs.resetGlobalScheduler(True)
-            self._h.run()
+        self._run()
+        if start is not None and not self._consistent(cost):
+            self._h.clearSolver()
+            self._run()
         info = self._h.getInfo()
         proven = self._h.getModelStatus() == highspy.HighsModelStatus.kOptimal
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
@@ -403,6 +404,21 @@ class Programme:
         values = self._h.getSolution().col_value
         unserved = {workload: max(0.0, values[column]) for workload, column in self.s.items()}
         return Solved(self._counts(values), info.objective_function_value, info.mip_dual_bound, proven, unserved)
+
+    def _run(self) -> None:
+        if self._h.run() == highspy.HighsStatus.kError:  # the thread pool was made with another number of threads
+            highspy.Highs.resetGlobalScheduler(True)
+            self._h.run()
+
+    def _consistent(self, cost: np.ndarray) -> bool:
+        """Whether the objective HiGHS states is that of its solution. HiGHS 1.16 may count a start too cheap; it then
+        prunes what is better and states a bound that is none.
+        """
+        info = self._h.getInfo()
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return True
+        value = float(np.dot(self._h.getSolution().col_value, cost))
+        return math.isclose(value, info.objective_function_value, rel_tol=1e-6, abs_tol=1e-6)
 
     def _counts(self, values: list[float]) -> Counts:
         replicas = {key: round(values[column]) for key, column in self.n.items() if values[column] > 0.5}

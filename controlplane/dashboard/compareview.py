@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, make
+from controlplane.dashboard.chart import Chart, Column, axis, log_axis, make
 from controlplane.planning.comparing import Comparison, Difference, Line, Served
 from controlplane.planning.models import Plan
 
@@ -137,7 +137,7 @@ def _prices(found: Comparison) -> Chart:
         bands = [_band(cell) for _, cell in kept]
         traces.append(
             go.Scatter(
-                x=mid, y=[name for name, _ in kept], mode="markers", name=label,
+                x=mid, y=[name for name, _ in kept], mode="markers", name=label, orientation="h",
                 marker={"color": _colour(at), "size": 9, "symbol": SYMBOLS[at]},
                 error_x={
                     "type": "data", "symmetric": False, "thickness": 1.5, "width": 0,
@@ -151,9 +151,11 @@ def _prices(found: Comparison) -> Chart:
     columns: list[Column] = [Column("Workload", numeric=False)]
     for label in labels:
         columns += [Column(label, "USD / M tok"), Column("low"), Column("high")]
+    ends = [end for line in lines for cell in line.cells if cell and cell.usd_per_mtok_output for end in _band(cell)]
+    ends = ends or [1.0]
     figure_layout = {
         "scattermode": "group", "showlegend": True, "legend": {"traceorder": "normal"},
-        "xaxis": axis("Cost of output", "USD per million tokens", type="log", showgrid=True),
+        "xaxis": axis("Cost of output", "USD per million tokens", showgrid=True, **log_axis(min(ends), max(ends))),
         "yaxis": {"autorange": "reversed", "showgrid": False},
     }  # fmt: skip
     return make("compare-price", "Price of output", traces, figure_layout, columns, rows, note="Whiskers hold 80 %.")

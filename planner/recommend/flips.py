@@ -30,6 +30,8 @@ GRID = 81
 FINE_STEPS = 24
 CURVE_POINTS = 16
 SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
+WAITING, OF_LARGEST = "waiting users", "of their largest load"
+"""Units of the parameters that suppose another way of asking or running; they come after the others that flip."""
 EQUAL = 1e-9  # costs closer than this share are equal
 
 
@@ -74,9 +76,7 @@ def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRe
     else:
         name, unit, value = "request rate", "req/s", rate
     sweeps.append(_Sweep(name, unit, value, value / 30, value * 30, partial(_load, value)))
-    sweeps.append(
-        _Sweep("utilisation of replicas", "of their largest load", 1.0, 0.4, 1.0, lambda v: Change(rate_factor=v))
-    )
+    sweeps.append(_Sweep("utilisation of replicas", OF_LARGEST, 1.0, 0.4, 1.0, lambda v: Change(rate_factor=v)))
     revisions = workload.revisions_per_month
     sweeps.append(
         _Sweep("number of revisions", "per month", revisions, 0.0, 1000.0, lambda v: Change(revisions_per_month=v))
@@ -204,7 +204,7 @@ def _concurrency(
     sized = _resized(top, instances, asked, request)
     if len({engine_of(candidate) for candidate in sized}) < 2:
         return []
-    sweep = _Sweep("concurrency", "users", users, max(1.0, users / 30), users * 30, partial(_load, users))
+    sweep = _Sweep("concurrency", WAITING, users, max(1.0, users / 30), users * 30, partial(_load, users))
     return [_search(sweep, sized, asked, request, winner)]
 
 
@@ -399,9 +399,11 @@ def _ratio(value: float, sweep: _Sweep) -> float:
     return abs(value - sweep.current) / max(sweep.high - sweep.low, 1e-9)
 
 
-def _distance(point: FlipPoint) -> tuple[bool, float, str]:
+def _distance(point: FlipPoint) -> tuple[bool, bool, float, str]:
+    supposed = point.unit in (WAITING, OF_LARGEST)
     if point.value is None:
-        return True, math.inf, point.parameter
+        return True, supposed, math.inf, point.parameter
     if point.value > 0 and point.current > 0:
-        return False, abs(math.log(point.value / point.current)), point.parameter
-    return False, abs(point.value - point.current) / max(point.searched[1] - point.searched[0], 1e-9), point.parameter
+        return False, supposed, abs(math.log(point.value / point.current)), point.parameter
+    away = abs(point.value - point.current) / max(point.searched[1] - point.searched[0], 1e-9)
+    return False, supposed, away, point.parameter

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -99,7 +100,9 @@ def paths(sample: dict[str, Any]) -> list[str]:
         "/fleet/discovered/", "/workloads/", "/workloads/new/", "/workloads/agent-tools/",
         "/workloads/agent-tools/edit/",
         "/workloads/models/Qwen/Qwen3-32B/", "/workloads/models/add/", "/memory/", "/plans/", "/plans/new/",
-        f"/plans/compare/?ids={plan},{sample['other'].pk}", f"/plans/{plan}/",
+        f"/plans/compare/?ids={plan},{sample['other'].pk}", f"/plans/{plan}/", f"/plans/{plan}/what-if/",
+        f"/plans/{plan}/runway/", f"/plans/{plan}/how/?figure=stranded",
+        f"/plans/{plan}/candidate/?id={quote(sample['plan'].result['candidates'][0]['id'])}",
         f"/plans/{plan}/workloads/code-completion/",
         f"/plans/{plan}/workloads/embed-search/", "/deployments/", "/deployments/new/",
         f"/deployments/{sample['deployments'][0].pk}/", f"/deployments/{sample['deployments'][2].pk}/", "/validation/",
@@ -123,6 +126,20 @@ def test_every_page_is_quiet_and_fits_in_both_themes_at_three_widths(open_page: 
                 over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 assert over <= 0, f"{path} is {over} px too wide at {width} px"
         assert page.said == [], path  # type: ignore[attr-defined]
+
+
+def test_a_figure_opens_to_its_arithmetic_by_key_and_closes(open_page: Open, sample: dict[str, Any]) -> None:
+    page = open_page()
+    page.goto(f"/plans/{sample['plan'].pk}/")
+    figure = page.locator("a.how[href*='figure=cost']").first
+    figure.focus()
+    page.keyboard.press("Enter")
+    box = page.locator("#how:popover-open")
+    expect(box).to_contain_text("bill of a month / million output tokens")
+    page.keyboard.press("Escape")
+    expect(box).to_have_count(0)
+    expect(figure).to_be_focused()
+    assert page.said == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

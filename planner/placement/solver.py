@@ -118,7 +118,8 @@ def _optimise(problem: Problem, start: GreedyPlan, time_limit_s: float) -> tuple
     simple = spend is None and not problem.request.current  # else greedy may be cheaper by buying, or by moving more
     if as_served and simple and start.usd_per_hour < objective - 1e-9:
         return "greedy", start.counts, start.usd_per_hour, min(bound, start.usd_per_hour)
-    return ("optimal" if solved.proven and proven else "feasible"), solved.counts, objective, min(bound, objective)
+    closed = objective - bound <= max(gap, 1e-6) * objective
+    return ("optimal" if solved.proven and proven and closed else "feasible"), solved.counts, objective, bound
 
 
 def _weights(problem: Problem) -> dict[int, float]:

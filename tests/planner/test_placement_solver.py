@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from planner.placement import problem as problem_module
 from planner.placement.check import check
 from planner.placement.greedy import greedy
+from planner.placement.model import Programme, Solved
 from planner.placement.problem import build
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Placement, PlanRequest, PlanResult, PurchaseLimits, PurchaseOption, StrandedReport
@@ -406,3 +408,18 @@ def test_checker_finds_what_is_wrong() -> None:
 
 def vars_of(plan: PlanResult) -> dict:
     return {name: getattr(plan, name) for name in PlanResult.__slots__}
+
+
+def test_a_plan_is_optimal_only_where_the_bound_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS 1.16 sometimes counts a start too cheap and takes it for its own bound."""
+    honest = Programme.minimise_cost
+
+    def too_cheap(self: Programme, *args: object) -> Solved:
+        answer = honest(self, *args)
+        return replace(answer, objective=answer.objective / 2, bound=answer.bound / 2)
+
+    asked = ([node("a")], [workload("w")], [candidate("w", 1.0)])
+    assert solved(*asked).status == "optimal"
+    monkeypatch.setattr(Programme, "minimise_cost", too_cheap)
+    result = solved(*asked)
+    assert (result.status, result.gap) == ("feasible", pytest.approx(0.5, abs=1e-3))

@@ -34,12 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export",
         metavar="TARGET",
-        help="write deployment files: commands, compose, kubernetes, slurm, systemd or router",
+        help="write deployment files: owners, commands, compose, kubernetes, slurm, systemd or router",
     )
     parser.add_argument(
         "--out", metavar="DIR", default="deployment", help="where --export writes (default: deployment)"
     )
     parser.add_argument("--model-root", default="", help="directory of the checkpoints, as <root>/<model id>")
+    parser.add_argument("--namespace", default="default", help="of Kubernetes (default: default)")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -62,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(request: PlanRequest, result: PlanResult, arguments: argparse.Namespace) -> None:
     from planner.export import deployment_files
 
-    files = deployment_files(request, result, arguments.export, model_root=arguments.model_root)
+    files = deployment_files(
+        request, result, arguments.export, model_root=arguments.model_root, namespace=arguments.namespace
+    )
     for name, text in files.items():
         path = Path(arguments.out) / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,15 +33,17 @@ class ExportFile:
     content: bytes
 
 
-def export_deployment(plan: Plan, target: str) -> ExportFile:
+def export_deployment(plan: Plan, target: str, *, namespace: str = "default", model_root: str = "") -> ExportFile:
     """The files that start ``plan`` on ``target`` (one of ``TARGETS``) as a ZIP archive.
+
+    ``namespace`` of Kubernetes; ``model_root`` the directory of the checkpoints as <root>/<model id>.
 
     Raises ValidationError for a plan without result, InputError for another target or an empty plan, UnsupportedError
     for a replica that the target cannot start.
     """
     if target not in TARGETS:
         raise InputError("unknown target", field="target", value=target, remedy=f"Use one of: {', '.join(TARGETS)}.")
-    files = deployment_files(*answer_of(plan), target)
+    files = deployment_files(*answer_of(plan), target, model_root=model_root, namespace=namespace)
     if not any(files.values()):
         raise InputError("nothing is placed", field="plan", remedy="Export a plan that places at least one replica.")
     buffer = io.BytesIO()

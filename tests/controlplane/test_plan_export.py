@@ -156,3 +156,14 @@ def test_text_is_no_formula(answer: tuple[PlanRequest, PlanResult]) -> None:
 
 def test_exports_need_a_sign_in(sample: dict[str, Any], client: Client) -> None:
     assert client.get(f"/plans/{sample['plan'].pk}/export/?format=csv").status_code == 302
+
+
+def test_namespace_and_model_root_reach_the_files(sample: dict[str, Any], reader: Client) -> None:
+    path = f"/api/v1/plans/{sample['plan'].pk}/export/?target="
+    files = unzip(reader.get(f"{path}kubernetes&namespace=llm").content)
+    assert all("namespace: llm" in text for text in files.values())
+    files = unzip(reader.get(f"{path}commands&model_root=/srv/models").content)
+    assert any("/srv/models/" in text for text in files.values())
+    refused = reader.get(f"{path}kubernetes&namespace=Not_Good")
+    assert refused.status_code in (400, 422)
+    assert "namespace" in refused.content.decode()

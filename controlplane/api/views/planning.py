@@ -184,6 +184,8 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
         parameters=[
             OpenApiParameter("target", enum=exporting.TARGETS, description="Files that start the plan there, zipped."),
             OpenApiParameter("format", enum=tuple(exporting.REPORTS), description="Without target: the monthly bill."),
+            _one_of("namespace", "Of Kubernetes, with target; left out: default."),
+            _one_of("model_root", "Directory of the checkpoints, as <root>/<model id>, with target."),
         ],
     )
     @action(detail=True, methods=["get"], url_path="export", pagination_class=None)
@@ -195,7 +197,8 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
             raise ValidationError("Give either target (files that start the plan) or format (its bill).")
         with acting():
             if "target" in asked:
-                made = exporting.export_deployment(plan, asked["target"])
+                options = {name: asked[name] for name in ("namespace", "model_root") if asked.get(name)}
+                made = exporting.export_deployment(plan, asked["target"], **options)
             else:
                 made = exporting.export_report(plan, asked["format"])
         disposition = {"Content-Disposition": f'attachment; filename="{made.name}"'}

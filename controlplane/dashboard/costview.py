@@ -75,7 +75,9 @@ def context(request: PlanRequest, result: PlanResult) -> dict[str, Any]:
         "sheets": [
             (sheet, figures_cost.price_waterfall(sheet, f"price-{at}", request.currency))
             for at, sheet in enumerate(sheets)
+            if len(sheet.terms) > 1
         ],
+        "single_sheets": [sheet for sheet in sheets if len(sheet.terms) == 1],
         "node_chart": figures_cost.node_stack(sheets, request.currency) if sheets else None,
         "tenant_chart": _tenant_chart(tenants, request.currency) if len(tenants) > 1 else None,
         "break_even": [*_against_api(request, found), *_against_cloud(request, sheets)],

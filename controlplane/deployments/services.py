@@ -299,8 +299,8 @@ def _host_for(deployment: Deployment, emulated: bool) -> Node:
     if deployment.node.orchestrator != Node.Orchestrator.NONE:
         owner = deployment.node.get_orchestrator_display()
         raise ValidationError(
-            f"{deployment.node} belongs to {owner}, which starts what runs there; export the plan for {owner}, or start "
-            "the deployment emulated."
+            f"{deployment.node} belongs to {owner}, which starts what runs there; export the plan for {owner}, or "
+            "start the deployment emulated."
         )
     if deployment.node.state != Node.State.ACTIVE:
         state = deployment.node.get_state_display().lower()

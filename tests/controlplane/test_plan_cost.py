@@ -211,7 +211,14 @@ def test_the_cost_page_shows_every_term_with_its_arithmetic(sample: dict[str, An
     page = reader.get(f"/plans/{plan.pk}/cost/")
     assert page.status_code == 200
     text = page.content.decode()
-    for word in ("Bill of a month", "What a GPU-hour is made of", "Prices of one part", "as stated", "Years ahead", "By tenant"):
+    for word in (
+        "Bill of a month",
+        "What a GPU-hour is made of",
+        "Prices of one part",
+        "as stated",
+        "Years ahead",
+        "By tenant",
+    ):
         assert word in text
     assert f'href="/plans/{plan.pk}/cost/"' in reader.get(f"/plans/{plan.pk}/").content.decode()
 

@@ -65,7 +65,9 @@ class ProbeLoad:
     """The load to put on an endpoint. ``rate_per_s`` 0 means a closed loop at ``concurrency``.
 
     ``slo_ms`` are limits that a request must meet to count as good, by metric: ttft, tpot, e2e. A ``completions`` load
-    on an engine that only embeds is measured as ``embeddings``.
+    on an engine that only embeds is measured as ``embeddings``. ``mix`` draws the lengths from pairs (input tokens,
+    output tokens, percent of the requests); ``input_tokens`` and ``output_tokens`` are then their means. The first
+    ``shared_tokens`` of a prompt are one of ``shared_prefixes`` texts, the rest is its own.
     """
 
     input_tokens: int
@@ -80,6 +82,9 @@ class ProbeLoad:
     timeout_s: float = 1800.0
     endpoint: str = "completions"  # completions | chat | embeddings
     slo_ms: dict[str, float] = field(default_factory=dict)
+    mix: tuple[tuple[int, int, float], ...] = ()
+    shared_tokens: int = 0
+    shared_prefixes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,13 @@ class ProbeMetrics:
 
     ``achieved_concurrency`` is the mean number of requests in flight; ``prefix_hit`` from the engine's counters around
     the run. A figure that does not exist is absent: {} where nothing streams, None without an SLO, GPU or counter.
-    ``goodput_per_s`` counts requests that met every limit of the load's ``slo_ms``; 0 when none did.
+    ``goodput_per_s`` counts requests that met every limit of the load's ``slo_ms``; 0 when none did. ``slo_shares`` is
+    the share of all requests that met each limit alone. TTFT ends with the first token, of reasoning too;
+    ``first_answer_ms`` with the first token of the answer itself, {} where the engine does not tell them apart.
+    ``completions_per_s`` = (n - 1) / (last end - first end): without the ramp that ``req_per_s`` contains.
+    ``send_lag_ms``: how late the client sent; latencies do not contain it. ``cache_state`` warm where at least 80 % of
+    the prompt tokens were cached, cold at most 2 %, else mixed; "" when the engine does not say. ``acceptance``: share
+    of drafted tokens that were accepted; it depends on the text, and these prompts are random.
     """
 
     requests: int
@@ -192,6 +203,12 @@ class ProbeMetrics:
     mean_power_w: float | None = None
     goodput_per_s: float | None = None
     good_share: float | None = None
+    slo_shares: dict[str, float] = field(default_factory=dict)
+    first_answer_ms: dict[str, float] = field(default_factory=dict)
+    completions_per_s: float | None = None
+    send_lag_ms: dict[str, float] = field(default_factory=dict)
+    cache_state: str = ""
+    acceptance: float | None = None
     generator: str = ""  # name and version of the load generator
     warnings: tuple[str, ...] = ()
 

@@ -27,6 +27,8 @@ from runners.waiting import gone
 POLL_S = 0.5
 STOP_GRACE_S = 5.0
 LOG_LIMIT_BYTES = 8 * 2**20
+WARM_FROM = 0.8
+COLD_UP_TO = 0.02
 LARGEST_REQUESTS = 1_000_000
 
 
@@ -156,18 +158,32 @@ def _measure(command: ProbeCommand, node: Node, handle: Handle | None, reporter:
     after = _counters(command, adapter)
     metrics = aiperf.parse(summary, command.load, artefacts)
     prefix_hit = _share(before, after)
-    warnings = aiperf.doubts(metrics, summary, command.load)
+    drafted = _difference(before.drafted, after.drafted)
+    accepted = _difference(before.accepted, after.accepted)
+    warnings = aiperf.doubts(metrics, summary, command.load, artefacts)
     if length_note:
         warnings.append(length_note)
-    if prefix_hit is not None and prefix_hit > 0.02 and not reporter.emulated:
+    meant = command.load.shared_tokens / command.load.input_tokens
+    if prefix_hit is not None and prefix_hit > meant + COLD_UP_TO and not reporter.emulated:
         warnings.append(f"{prefix_hit:.0%} of the prompt tokens came from the engine's prefix cache.")
     return replace(
         metrics,
         prefix_hit=prefix_hit,
+        cache_state=cache_state(prefix_hit),
+        acceptance=accepted / drafted if drafted and accepted is not None else None,
         preemptions=_difference(before.preemptions, after.preemptions),
         mean_power_w=power.mean_w(aiperf.profiling_window(artefacts)),
         warnings=tuple(warnings),
     )
+
+
+def cache_state(prefix_hit: float | None) -> str:
+    """Whether a run was made with a warm prefix cache: by what the engine counted, never by what was meant."""
+    if prefix_hit is None:
+        return ""
+    if prefix_hit >= WARM_FROM:
+        return "warm"
+    return "cold" if prefix_hit <= COLD_UP_TO else "mixed"
 
 
 def check_load(load: ProbeLoad) -> None:
@@ -183,12 +199,27 @@ def check_load(load: ProbeLoad) -> None:
         "warmup_requests": 0 <= load.warmup_requests <= LARGEST_REQUESTS,
         "timeout_s": 0 < load.timeout_s <= 86_400,
         "endpoint": load.endpoint in ("completions", "chat", "embeddings"),
+        "mix": _mix_fits(load),
+        "shared_tokens": 0 <= load.shared_tokens < min([load.input_tokens, *(pair[0] for pair in load.mix)]),
+        "shared_prefixes": 1 <= load.shared_prefixes <= LARGEST_REQUESTS,
         "slo_ms": load.slo_ms.keys() <= {"ttft", "tpot", "e2e"} and all(limit > 0 for limit in load.slo_ms.values()),
     }
     for name, fine in checks.items():
         if not fine:
             value = getattr(load, name)
             raise CommandRefusedError(f"The load's {name} is out of range: {value!r}.", "Correct the load.")
+
+
+def _mix_fits(load: ProbeLoad) -> bool:
+    """Percentages of positive lengths that add up to 100, with the means that the load states."""
+    if not load.mix:
+        return True
+    if any(tokens_in < 1 or tokens_out < 1 or percent <= 0 for tokens_in, tokens_out, percent in load.mix):
+        return False
+    means = (sum(pair[side] * pair[2] for pair in load.mix) / 100 for side in (0, 1))
+    stated = (load.input_tokens, load.output_tokens)
+    whole = abs(sum(pair[2] for pair in load.mix) - 100) < 0.01
+    return whole and all(abs(mean - said) <= 1 for mean, said in zip(means, stated, strict=True))
 
 
 def prompt_seed(command: ProbeCommand) -> int:

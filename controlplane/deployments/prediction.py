@@ -5,7 +5,7 @@ The settings are those the deployment is launched with, so that a prediction and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.deployments.models import Deployment, Engine
@@ -88,6 +88,9 @@ def predict_probe(
 
     what = subject(deployment)
     demand, tokens_in, tokens_out = probe_load(load)
+    if load.shared_tokens and what.resolved.enable_prefix_caching:
+        block = what.ledger.block_tokens or what.resolved.block_tokens
+        demand = replace(demand, prefix_hit=load.shared_tokens // block * block / load.input_tokens)
     instance = Instance(what.model, what.resolved, what.ledger, step_model(what, calibrations))
     return predict(instance, demand, tokens_in, tokens_out, seed=load.seed)
 
@@ -99,6 +102,11 @@ def probe_load(load: ProbeLoad) -> tuple[Load, Lengths, Lengths]:
         if load.rate_per_s > 0
         else Load(kind="closed", concurrency=load.concurrency, requests=load.requests)
     )
+    if load.mix:
+        drawn = [pair for pair in load.mix for _ in range(max(1, round(pair[2])))]
+        samples = (tuple(pair[side] for pair in drawn) for side in (0, 1))
+        tokens_in, tokens_out = (Lengths(kind="samples", samples=side) for side in samples)
+        return demand, tokens_in, tokens_out
     return demand, _lengths(load.input_tokens, load.input_sd), _lengths(load.output_tokens, load.output_sd)
 
 

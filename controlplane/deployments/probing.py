@@ -180,10 +180,18 @@ def _check_load(load: ProbeLoad, deployment: Deployment) -> None:
     if load.input_tokens < 1 or load.output_tokens < 1:
         errors["input_tokens"] = "Requests have at least 1 token in and 1 out."
     limit = int((deployment.settings or {}).get("max_model_len") or 0)
-    longest = load.input_tokens + load.output_tokens
+    longest = max(
+        tokens_in + tokens_out for tokens_in, tokens_out, _ in (*load.mix, (load.input_tokens, load.output_tokens, 0))
+    )
     if limit and longest > limit:
         errors["output_tokens"] = (
             f"A request of {longest:,} tokens is longer than the deployment's context of {limit:,}."
+        )
+    if load.mix and abs(sum(percent for _, _, percent in load.mix) - 100) > 0.01:
+        errors["mix"] = "The percentages of a mixture of lengths must add up to 100."
+    if not 0 <= load.shared_tokens < load.input_tokens:
+        errors["shared_tokens"] = (
+            f"Prompts of {load.input_tokens:,} tokens share 0 to {load.input_tokens - 1:,} of them."
         )
     if load.input_sd < 0 or load.output_sd < 0:
         errors["input_sd"] = "A spread cannot be negative."

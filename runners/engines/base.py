@@ -56,6 +56,8 @@ class MetricNames:
     prefix_queries: str | None
     prefix_hits: str | None
     preemptions: str | None
+    drafted: str | None = None
+    accepted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

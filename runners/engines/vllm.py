@@ -32,12 +32,16 @@ VLLM_METRICS = MetricNames(
     prefix_queries="vllm:prefix_cache_queries_total",
     prefix_hits="vllm:prefix_cache_hits_total",
     preemptions="vllm:num_preemptions_total",
+    drafted="vllm:spec_decode_num_draft_tokens_total",
+    accepted="vllm:spec_decode_num_accepted_tokens_total",
 )
 
 VLLM_PHASES = (
     Phase(re.compile(r"non-default args|Resolved architecture"), "reading the model's configuration", 0.05),
     Phase(re.compile(r"Initializing a V1 LLM engine"), "starting the engine process", 0.1),
-    Phase(re.compile(r"Starting to load model|Loading model from scratch|Loading safetensors"), "loading weights", 0.2),
+    Phase(re.compile(r"Starting to load model|Loading model from scratch"), "loading weights", 0.2),
+    Phase(re.compile(r"Using model weights format"), "fetching weights that are not on this node", 0.22),
+    Phase(re.compile(r"Loading safetensors"), "reading weights", 0.3),
     Phase(re.compile(r"Model loading took"), "weights are loaded", 0.45),
     Phase(re.compile(r"Dynamo bytecode|Compiling a graph|Warming up model for the compilation"), "compiling", 0.5),
     Phase(re.compile(r"Available KV cache memory|KV cache size:"), "laying out the KV cache", 0.75),

@@ -53,9 +53,9 @@ def command(load: ProbeLoad, *, base_url: str, served_name: str, tokenizer: str,
     ahead = warmups(load)
     argv = [program(), "profile", "--model", served_name, "--url", base_url]
     argv += ["--endpoint-type", load.endpoint, "--tokenizer", tokenizer]
-    argv += ["--isl", str(load.input_tokens), "--isl-stddev", f"{load.input_sd:g}"]
+    argv += _lengths(load)
     if load.endpoint != EMBEDDINGS:
-        argv += ["--streaming", "--osl", str(load.output_tokens), "--osl-stddev", f"{load.output_sd:g}"]
+        argv.append("--streaming")
         argv += ["--use-legacy-max-tokens", "--use-server-token-count"]
         argv += ["--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0"]
     argv += ["--prompt-corpus", "random", "--num-dataset-entries", str(load.requests + ahead)]
@@ -71,6 +71,20 @@ def command(load: ProbeLoad, *, base_url: str, served_name: str, tokenizer: str,
     argv += ["--failed-request-threshold", f"{ERROR_SHARE:g}", "--request-timeout-seconds", f"{load.timeout_s:g}"]
     argv += ["--output-artifact-dir", str(folder), "--ui", "none", "--no-auto-plot"]
     return [*argv, "--no-gpu-telemetry", "--no-server-metrics"]
+
+
+def _lengths(load: ProbeLoad) -> list[str]:
+    """Lengths, or their mixture, and what prompts share: AIPerf puts the shared text before the prompt's own."""
+    if load.mix:
+        pairs = (f"{ask - load.shared_tokens},{answer}:{percent:g}" for ask, answer, percent in load.mix)
+        argv = ["--seq-dist", ";".join(pairs)]
+    else:
+        argv = ["--isl", str(load.input_tokens - load.shared_tokens), "--isl-stddev", f"{load.input_sd:g}"]
+        if load.endpoint != EMBEDDINGS:
+            argv += ["--osl", str(load.output_tokens), "--osl-stddev", f"{load.output_sd:g}"]
+    if load.shared_tokens:
+        argv += ["--prefix-prompt-length", str(load.shared_tokens), "--num-prefix-prompts", str(load.shared_prefixes)]
+    return argv
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,42 @@ def records(folder: Path) -> Iterator[dict[str, Any]]:
                     yield json.loads(line)
     except (OSError, ValueError):
         return
+
+
+def measured(folder: Path) -> Iterator[dict[str, Any]]:
+    """Records of answered requests after the warm-up."""
+    for record in records(folder):
+        if (record.get("metadata") or {}).get("benchmark_phase") == "profiling" and not record.get("error"):
+            yield record
+
+
+def _at(record: dict[str, Any], name: str) -> float:
+    return float((record.get("metadata") or {}).get(name) or 0.0) / 1e9
+
+
+def _rate(times: list[float]) -> float | None:
+    """Events a second between the first and the last: (n - 1) / (last - first); None for fewer than two."""
+    span = max(times) - min(times) if len(times) > 1 else 0.0
+    return (len(times) - 1) / span if span > 0 else None
+
+
+def _slo_shares(folder: Path, load: ProbeLoad, total: int) -> dict[str, float]:
+    """Share of all requests, failed ones included, that met each limit by itself; {} without records or limits."""
+    rows = [_latencies(record) for record in measured(folder)] if load.slo_ms else []
+    if not rows:
+        return {}
+    return {
+        metric: sum(row[metric] is not None and row[metric] <= limit for row in rows) / max(total, len(rows))
+        for metric, limit in load.slo_ms.items()
+    }
+
+
+def _latencies(record: dict[str, Any]) -> dict[str, Any]:
+    values = {name: (item or {}).get("value") for name, item in (record.get("metrics") or {}).items()}
+    ttft, e2e = values.get("time_to_first_token"), values.get("request_latency")
+    tokens = values.get("output_sequence_length") or 0
+    known = ttft is not None and e2e is not None and tokens > 1
+    return {"ttft": ttft, "e2e": e2e, "tpot": (e2e - ttft) / (tokens - 1) if known else None}
 
 
 def count_records(folder: Path) -> Counts:
@@ -185,12 +235,16 @@ def parse(summary: dict[str, Any], load: ProbeLoad, folder: Path) -> ProbeMetric
         itl_kind="chunks" if chunks is not None and chunks < 0.95 else "tokens",
         goodput_per_s=(_value(summary, "goodput") or 0.0) if load.slo_ms else None,
         good_share=(_value(summary, "good_request_count") or 0.0) / total if load.slo_ms else None,
+        slo_shares=_slo_shares(folder, load, total),
+        first_answer_ms=_stats(summary, "time_to_first_output_token"),
+        completions_per_s=_rate([_at(record, "request_end_ns") for record in measured(folder)]),
+        send_lag_ms=_stats(summary, "credit_to_start_latency"),
         generator=f"aiperf {summary.get('aiperf_version', '')}".strip(),
     )
     return metrics
 
 
-def doubts(metrics: ProbeMetrics, summary: dict[str, Any], load: ProbeLoad) -> list[str]:
+def doubts(metrics: ProbeMetrics, summary: dict[str, Any], load: ProbeLoad, folder: Path) -> list[str]:
     """What a reader should know before believing the figures, as sentences."""
     found = []
     if metrics.completed + metrics.failed < load.requests:
@@ -206,6 +260,9 @@ def doubts(metrics: ProbeMetrics, summary: dict[str, Any], load: ProbeLoad) -> l
     lag = _value(summary, "credit_to_start_latency", "p99")
     if lag is not None and lag > _SEND_LAG_MS:
         found.append(f"The client sent up to {lag:.0f} ms (p99) late; latencies do not contain that wait.")
+    sent = _rate([_at(record, "request_start_ns") for record in measured(folder)])
+    if load.rate_per_s > 0 and sent is not None and sent < load.rate_per_s * (1 - max(0.05, 3 / load.requests**0.5)):
+        found.append(f"The client sent {sent:.4g} requests a second, not {load.rate_per_s:g}: it fell behind.")
     if load.rate_per_s <= 0 and load.requests < 5 * load.concurrency:
         found.append("Fewer than five requests a client: throughput contains much of the ramp up and down.")
     return found
@@ -214,10 +271,8 @@ def doubts(metrics: ProbeMetrics, summary: dict[str, Any], load: ProbeLoad) -> l
 def _chunks_per_token(folder: Path) -> float | None:
     """Streamed chunks per output token over the measured requests, None without records."""
     chunks = tokens = 0.0
-    for record in records(folder):
+    for record in measured(folder):
         metrics = record.get("metrics") or {}
-        if (record.get("metadata") or {}).get("benchmark_phase") != "profiling" or record.get("error"):
-            continue
         gaps = (metrics.get("inter_chunk_latency") or {}).get("value")
         length = (metrics.get("output_sequence_length") or {}).get("value")
         if isinstance(gaps, list) and length:

@@ -22,6 +22,8 @@ class Counters:
     preemptions: float | None = None
     prompt_tokens: float | None = None
     output_tokens: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def read_counters(text: str, names: MetricNames) -> Counters:
         preemptions=total(names.preemptions),
         prompt_tokens=total(names.prompt_tokens),
         output_tokens=total(names.output_tokens),
+        drafted=total(names.drafted),
+        accepted=total(names.accepted),
     )
 
 

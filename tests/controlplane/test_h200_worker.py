@@ -90,10 +90,14 @@ def test_discovery_of_a_real_gpu_agrees_with_the_catalogue(h200: Node, operator:
 
 @pytest.mark.parametrize("key", ["q8b", "moe", "small"])
 def test_the_pool_that_vllm_laid_out_is_the_one_predicted(h200: Node, operator: User, key: str) -> None:
+    """G5: every term is shown before the purchase and held against a live run after it."""
     row = ready(h200, operator, key)
     ledger, startup = row.prediction["memory"], row.startup
     assert startup["weights_gib"] == pytest.approx(ledger["weights_gib"], rel=0.001)
     assert startup["kv_tokens"] == pytest.approx(ledger["kv_tokens"], rel=0.01)
+    assert startup["max_concurrency"] == pytest.approx(ledger["max_concurrency"], rel=0.01)
+    terms = ("weights_gib", "activation_gib", "non_torch_gib", "graph_gib", "kv_gib")
+    assert all(ledger[term] > 0 for term in terms)
 
 
 def test_the_command_line_that_ran_is_the_one_made_today(h200: Node, operator: User, sent: list) -> None:

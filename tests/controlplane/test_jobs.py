@@ -238,6 +238,7 @@ def test_lost_message_is_sent_again(recorder: Recorder, sent: list) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_dead_worker_is_reaped_retried_then_explained(recorder: Recorder, sent: list) -> None:
+    """D16: attempts are capped; the last one ends with its reason."""
     job = submit()
     taken = services.claim(job.pk, worker="host:1")
     assert taken is not None

@@ -98,6 +98,20 @@ def test_an_open_loop_arrives_at_its_rate(worker: WorkerProcess) -> None:
     assert measured.metrics.completed == 120
 
 
+def test_a_mixture_with_a_shared_prefix_has_the_asked_lengths(worker: WorkerProcess) -> None:
+    """B19: the load generator draws the pairs, and the shared text counts as part of a prompt."""
+    worker.send(LAUNCH_TASK, launch("j1"))
+    ready = worker.ends("j1")
+    mix = ((200, 8, 50.0), (400, 24, 50.0))
+    load = ProbeLoad(300, 16, 4, 80, seed=5, mix=mix, shared_tokens=64, shared_prefixes=2)
+    worker.send(PROBE_TASK, probe("j2", ready.base_url, load))
+    measured = worker.ends("j2", 120.0)
+    assert measured.metrics is not None, measured.reason
+    assert measured.metrics.mean_input_tokens == pytest.approx(300, abs=40)  # 80 draws of two lengths
+    assert measured.metrics.mean_output_tokens == pytest.approx(16, abs=3.5)
+    assert measured.metrics.completions_per_s is not None
+
+
 def test_an_embedding_engine_is_measured_by_its_own_route(worker: WorkerProcess) -> None:
     worker.send(LAUNCH_TASK, launch("j1", embeds=True))
     ready = worker.ends("j1")

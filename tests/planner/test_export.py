@@ -112,6 +112,7 @@ def test_compose_takes_whole_gpus_by_index(both) -> None:
 
 
 def test_kubernetes_waits_longer_than_the_engine_and_pins_the_node(both) -> None:
+    """D5: liveness begins after a start-up probe that outlasts the engine's own limit."""
     files = deployment_files(*both, "kubernetes")
     documents = list(yaml.safe_load_all(files["chat-1.yaml"]))
     kinds = [document["kind"] for document in documents]

@@ -109,6 +109,18 @@ def test_what_an_engine_compiles_at_first_contact_is_a_phase_of_its_own(line: st
     assert [item.text for item in VLLM_PHASES if item.pattern.search(line)] == [phase]
 
 
+def test_an_engine_that_downloads_is_not_one_that_failed() -> None:
+    """D15: a hub that answers 429 is asked again by the engine; meanwhile the phase says what it waits for."""
+    lines = [
+        "(EngineCore pid=9) INFO 12-01 17:47:55 [model_runner.py:281] Loading model from scratch...",
+        "(EngineCore pid=9) INFO 12-01 17:47:56 [weight_utils.py:348] Using model weights format ['*.safetensors']",
+        "HTTP Error 429 thrown while requesting GET https://example.org/m/model-00001-of-00004.safetensors",
+    ]
+    shown = [item for line in lines for item in VLLM_PHASES if item.pattern.search(line)]
+    assert [item.text for item in shown] == ["loading weights", "fetching weights that are not on this node"]
+    assert shown[0].progress < shown[1].progress < 0.45
+
+
 def test_the_engine_gives_up_before_its_worker_and_the_worker_before_the_job() -> None:
     """D3: 600 s is too short for 163 shards or a cold JIT; each deadline lies outside the one within."""
     launch = EngineLaunch("vllm", "0.24.0", "/models/x", "m", 8000, (0,), flags=FLAGS)
@@ -161,6 +173,7 @@ def test_an_engine_that_exits_at_once(node: Node, sent: Recorder, launch_command
 
 
 def test_an_engine_that_hangs_in_loading(node: Node, sent: Recorder, launch_command: Make) -> None:
+    """D14: it does not stay in loading for ever: where it was and what was missing are said."""
     launching.launch(launch_command(faults={"hang_in_loading": True}, timeout_s=8.0), node)
     reason, _ = failed(sent)
     assert "Not ready after 8 s" in reason
@@ -169,6 +182,7 @@ def test_an_engine_that_hangs_in_loading(node: Node, sent: Recorder, launch_comm
 
 
 def test_an_engine_that_lists_the_model_but_does_not_generate(node: Node, sent: Recorder, launch_command: Make) -> None:
+    """D9: ready means one generation returned: no user's request pays for what is compiled late."""
     launching.launch(launch_command(faults={"refuse_generation": True}, timeout_s=12.0), node)
     reason, _ = failed(sent)
     assert "one generation answers 500" in reason

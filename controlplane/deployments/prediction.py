@@ -104,7 +104,7 @@ def probe_load(load: ProbeLoad) -> tuple[Load, Lengths, Lengths]:
     )
     if load.mix:
         drawn = [pair for pair in load.mix for _ in range(max(1, round(pair[2])))]
-        samples = (tuple(pair[side] for pair in drawn) for side in (0, 1))
+        samples = (tuple(int(pair[side]) for pair in drawn) for side in (0, 1))
         tokens_in, tokens_out = (Lengths(kind="samples", samples=side) for side in samples)
         return demand, tokens_in, tokens_out
     return demand, _lengths(load.input_tokens, load.input_sd), _lengths(load.output_tokens, load.output_sd)

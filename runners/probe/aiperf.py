@@ -138,8 +138,8 @@ def _latencies(record: dict[str, Any]) -> dict[str, Any]:
     values = {name: (item or {}).get("value") for name, item in (record.get("metrics") or {}).items()}
     ttft, e2e = values.get("time_to_first_token"), values.get("request_latency")
     tokens = values.get("output_sequence_length") or 0
-    known = ttft is not None and e2e is not None and tokens > 1
-    return {"ttft": ttft, "e2e": e2e, "tpot": (e2e - ttft) / (tokens - 1) if known else None}
+    tpot = None if ttft is None or e2e is None or tokens < 2 else (e2e - ttft) / (tokens - 1)
+    return {"ttft": ttft, "e2e": e2e, "tpot": tpot}
 
 
 def count_records(folder: Path) -> Counts:

@@ -22,11 +22,19 @@ from typing import Any
 
 from benchmarks.accuracy.explain import explanation
 from benchmarks.accuracy.residuals import cross_validated, write
-from benchmarks.accuracy.rows import MeasuredRow, disagg_rows, h200_rows, offline_rows, own_rows, serving_rows
+from benchmarks.accuracy.rows import (
+    MeasuredRow,
+    disagg_rows,
+    h200_rows,
+    offline_rows,
+    own_rows,
+    serving_rows,
+    worker_rows,
+)
 from planner.estimate import estimate
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
-KINDS = ("serving", "serving_stated", "offline", "h200", "h200_runs", "disagg")
+KINDS = ("serving", "serving_stated", "offline", "h200", "h200_runs", "h200_worker", "disagg")
 NOT_ITS_OWN = ("serving_stated", "disagg")
 """Kinds that aiconfigurator's estimate is not held beside: the same rows again, and pools, which it sizes otherwise."""
 
@@ -200,6 +208,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         ("offline", offline_rows),
         ("h200", h200_rows),
         ("h200_runs", own_rows),
+        ("h200_worker", worker_rows),
         ("disagg", lambda: disagg_rows(options.unstated)),
     ):
         if options.kind in (None, name):

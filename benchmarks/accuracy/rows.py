@@ -23,6 +23,7 @@ from benchmarks.accuracy.published import published
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
 OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
+WORKER_RUNS = OWN_RUNS.with_name("worker.csv")
 LEFT_OUT = re.compile(
     r"wip|parallelism_mapping_suspect|isl_not|load_pattern|disagg|isl_osl_not|guardrail|tp_across"
     r"|request_rate_above_capacity"
@@ -57,7 +58,7 @@ class MeasuredRow:
     row_id: str
     source: str
     family: str
-    kind: str  # serving, serving_stated, offline, static, h200, h200_runs
+    kind: str  # serving, serving_stated, offline, static, h200, h200_runs, h200_worker
     request: dict[str, Any]
     measured: dict[str, tuple[float, str]]
     notes: str = ""
@@ -322,30 +323,64 @@ def own_rows() -> list[MeasuredRow]:
         if clients:
             load = {"kind": "closed", "concurrency": clients, "requests": requests}
         request = {
-            "id": row["run"],
+            **_on_h200(row, load),
             "model": f"{'meta-llama' if row['model'].startswith('Llama') else 'Qwen'}/{row['model']}",
-            "gpu": "H200-SXM-141GB",
-            "engine": "vllm",
-            "engine_version": "0.24.0",
-            "precision": row["precision"],
-            "max_model_len": 8192,
-            "load": load,
             "input_tokens": _spread(int(row["isl"]), spread),
             "output_tokens": _spread(int(row["osl"]), spread),
-        }
-        measured = {
-            "ttft": (float(row["mean_ttft_ms"]), "mean"),
-            "tpot": (float(row["mean_tpot_ms"]), "mean"),
-            "output_tok_per_s": (float(row["output_tok_s"]), "mean"),
         }
         arrivals = f"c{clients}" if clients else f"{load['rate_per_s']:g}/s"
         label = f"{row['isl']}/{row['osl']} {arrivals}{' mixed' if spread else ''}"
         rows.append(
             MeasuredRow(
-                row["run"], "h200_runs", family(row["model"]), "h200_runs", request, measured, load_label=label
+                row["run"], "h200_runs", family(row["model"]), "h200_runs", request, _means(row), load_label=label
             )
         )  # fmt: skip
     return rows
+
+
+def worker_rows() -> list[MeasuredRow]:
+    """Runs of this project's node worker with AIPerf on one H200: a mixture of experts, and sessions of six turns."""
+    rows = []
+    with WORKER_RUNS.open(encoding="utf-8", newline="") as source:
+        found = list(csv.DictReader(source))
+    for row in found:
+        clients, turns, requests = _whole(row, "concurrency"), int(row["turns"]), int(row["num_prompts"])
+        load: dict[str, Any] = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
+        if clients:
+            load = {"kind": "closed", "concurrency": clients, "requests": requests}
+        if turns > 1:
+            load["turns"] = turns
+        request = {**_on_h200(row, load), "gpu_memory_utilization": float(row["gpu_memory_utilization"])}
+        arrivals = f"c{clients}" if clients else f"{row['request_rate']}/s"
+        label = f"{row['isl']}/{row['osl']} {arrivals}{f' x {turns} turns' if turns > 1 else ''}"
+        rows.append(
+            MeasuredRow(
+                row["run"], "h200_worker", family(row["model"]), "h200_worker", request, _means(row), load_label=label
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _on_h200(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    """The request of one of our runs of vLLM 0.24.0 on an H200."""
+    return {
+        "id": row["run"],
+        "model": row["model"],
+        "gpu": "H200-SXM-141GB",
+        "engine": "vllm",
+        "engine_version": "0.24.0",
+        "precision": row["precision"],
+        "max_model_len": 8192,
+        "load": load,
+        "input_tokens": int(row["isl"]),
+        "output_tokens": int(row["osl"]),
+    }
+
+
+def _means(row: dict[str, str]) -> dict[str, tuple[float, str]]:
+    """What was measured, as means."""
+    columns = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "output_tok_per_s": "output_tok_s"}
+    return {metric: (float(row[column]), "mean") for metric, column in columns.items()}
 
 
 def _spread(nominal: int, ratio: float) -> Any:

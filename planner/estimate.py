@@ -121,6 +121,11 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         return
     if query.load is None or query.inputs is None or query.outputs is None:
         return
+    if resolved.speculative_tokens and resolved.speculative_acceptance is None:
+        answer["reasons"].append(
+            f"No acceptance_rate is stated: the {resolved.speculative_tokens} drafts a step cost time, none counts as"
+            " accepted."
+        )
     instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved, fabric=query.fabric))
     performance = predict(
         instance, query.load, query.inputs, query.outputs,

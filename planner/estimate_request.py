@@ -15,6 +15,7 @@ from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load
 from planner.serving.router import ROUTERS, Router
 from planner.steptime import Fabric
+from planner.steptime.variants import accepted_drafts
 
 KNOWN_FIELDS = (
     "id",
@@ -44,6 +45,7 @@ KNOWN_FIELDS = (
     "max_loras",
     "max_lora_rank",
     "speculative_tokens",
+    "acceptance_rate",
     "mm_items_per_prompt",
     "logprobs",
     "prompt_logprobs",
@@ -153,6 +155,7 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         max_loras=_whole(request, "max_loras", least=0) or 0,
         max_lora_rank=_whole(request, "max_lora_rank", default=16) or 16,
         speculative_tokens=_whole(request, "speculative_tokens", least=0) or 0,
+        speculative_acceptance=_accepted(request),
         mm_items_per_prompt=_whole(request, "mm_items_per_prompt", least=0) or 0,
         logprobs=_whole(request, "logprobs", least=0) or 0,
         prompt_logprobs=_flag(request, "prompt_logprobs"),
@@ -183,6 +186,18 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         router=_router(request),
         fabric=_fabric(request),
     )
+
+
+def _accepted(request: Mapping[str, Any]) -> float | None:
+    rate = _number(request, "acceptance_rate", high=1.0)
+    drafts = _whole(request, "speculative_tokens", least=0) or 0
+    if rate is None:
+        return None
+    if not drafts:
+        raise InputError(
+            "needs drafts to accept", field="acceptance_rate", value=rate, remedy="State speculative_tokens too."
+        )
+    return accepted_drafts(rate, drafts)
 
 
 def _fabric(request: Mapping[str, Any]) -> Fabric:

@@ -18,6 +18,18 @@ _VERIFY_PER_TOKEN = 0.1
 """Longer decode attention per drafted token: the keys are read once, the arithmetic grows."""
 
 
+def accepted_drafts(acceptance_rate: float, drafts: int) -> float:
+    """Mean drafts accepted a step when each is accepted with ``acceptance_rate`` if all before it were.
+
+    One token more comes from the model itself: (1 - a^(k + 1)) / (1 - a) a step in all (Leviathan, Kalman, Matias,
+    "Fast Inference from Transformers via Speculative Decoding", ICML 2023, equation 1).
+
+    >>> round(1 + accepted_drafts(0.8, 3), 3)
+    2.952
+    """
+    return sum(acceptance_rate**position for position in range(1, drafts + 1))
+
+
 def speculative(sampled: Sampled, drafts: int, layers: int) -> Sampled:
     """Times of a step that verifies ``drafts`` proposed tokens for each decoding sequence, drafting included.
 

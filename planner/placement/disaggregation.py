@@ -23,7 +23,7 @@ from planner.placement.pools import Asked, best_unit, may_gain
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes
 from planner.placement.siteenergy import mean_electricity
-from planner.placement.sizing import Size, demand_per_s, instance, per_replica_load
+from planner.placement.sizing import Size, demand_per_s, fabric_of, instance, per_replica_load
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PoolRole, Pools
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
@@ -87,6 +87,7 @@ def _candidate(
         expected_len=prompt + longest(workload.output_tokens),
         calibrations=request.calibrations,
         seed=request.seed,
+        fabric=fabric_of(request, gpu.name),
     )
     prefix = f"{workload.name}/{engine.value}/{gpu.name}/"
     own = [c for c in aggregated if c.id.startswith(prefix) and c.id.endswith(f"/{precision}") and c.status == "ok"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from planner.calibration import CalibrationFactor
 from planner.catalog.types import GpuSpec
@@ -28,7 +28,7 @@ from planner.serving.disaggregated_sizing import largest_disaggregated_load
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import Link, kv_shipment
 from planner.serving.metrics import slo_ratio
-from planner.steptime import build
+from planner.steptime import Fabric, build
 
 SHAPE_PAIRS = 3
 UNITS_PER_PAIR = 2
@@ -66,6 +66,7 @@ class Asked:
     expected_len: int
     calibrations: tuple[CalibrationFactor, ...]
     seed: int
+    fabric: Fabric = field(default_factory=Fabric)
 
     @property
     def tpot_ms(self) -> float:
@@ -138,7 +139,7 @@ def _made(asked: Asked, role: Role, shape: tuple[int, int, int, int]) -> Instanc
     memory = ledger(asked.model, asked.gpu, resolved)
     if not memory.fits:
         return None
-    step = build(asked.model, asked.gpu, resolved, calibrations=asked.calibrations)
+    step = build(asked.model, asked.gpu, resolved, calibrations=asked.calibrations, fabric=asked.fabric)
     return Instance(asked.model, resolved, memory, step)
 
 

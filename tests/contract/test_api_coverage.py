@@ -19,8 +19,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
+from controlplane.api.serializers.catalogue import EstimateRequestSerializer, LoadSerializer
 from controlplane.api.urls import router
 from controlplane.api.views.base import ReadViewSet
+from planner import estimate_request
 from tests.contract.conftest import V1
 
 DOCUMENT = Path(django_settings.BASE_DIR) / "docs" / "openapi.yaml"
@@ -136,6 +138,11 @@ def test_the_committed_document_is_current() -> None:
     fresh = io.StringIO()
     call_command("spectacular", validate=True, fail_on_warn=True, stdout=fresh)
     assert fresh.getvalue() == DOCUMENT.read_text(), "docs/openapi.yaml is out of date: run make schema and commit it"
+
+
+def test_the_document_names_every_field_of_an_estimate() -> None:
+    assert set(EstimateRequestSerializer().fields) == set(estimate_request.KNOWN_FIELDS)
+    assert set(LoadSerializer().fields) == set(estimate_request.LOAD_FIELDS)
 
 
 def test_the_document_is_served_to_anybody(client: Any, db: None) -> None:

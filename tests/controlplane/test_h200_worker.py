@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.models import User
@@ -144,3 +147,17 @@ def test_probes_of_a_moe_model_validate_and_bring_power(h200: Node, operator: Us
         assert set(rows) == {"ttft_ms", "tpot_ms", "output_tok_per_s"}
         errors[name] = rows["tpot_ms"].error_ratio
     assert all(abs(error) < 0.25 for error in errors.values()), errors
+
+
+def test_the_page_shows_power_cache_and_doubts_of_a_probe(h200: Node, operator: User, client: Client) -> None:
+    moe = ready(h200, operator, "moe")
+    probed(moe, operator, "probe-moe-c16")
+    client.force_login(operator)
+    body = client.get(f"/deployments/{moe.pk}/").content.decode()
+    assert re.search(r"at (<[^>]*>)*511", body)
+    assert "Fewer than five requests a client" in body
+    tell(services.stop_deployment(actor=operator, deployment=moe), "stop-moe")
+    dense = ready(h200, operator, "q8b")
+    probed(dense, operator, "probe-q8b-c64")
+    body = client.get(f"/deployments/{dense.pk}/").content.decode()
+    assert "14% of the prompt tokens came from the engine" in html.unescape(body)

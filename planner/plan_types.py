@@ -419,7 +419,7 @@ class RuleOfThumb:
 
     id: str
     claim: str
-    verdict: Literal["confirmed", "refuted", "mixed", "not_testable"]
+    verdict: Literal["confirmed", "refuted", "mixed", "unsettled", "not_testable"]
     sentence: str  # with the numbers
     cases: tuple[tuple[str, float], ...] = ()  # what was compared, and the figure found
 

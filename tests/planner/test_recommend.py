@@ -272,6 +272,19 @@ def test_ttft_rule_is_judged_on_equal_deployments(ttfts, outcome) -> None:
     assert f"{abs(100 - ttfts[1])} % {side}" in rule.sentence
 
 
+def test_ttft_rule_is_not_refuted_by_predictions_that_leave_room_for_it() -> None:
+    work = workload("w")
+    pair = []
+    for engine, band in (("vllm", Interval(100, 80, 120)), ("tensorrt_llm", Interval(100, 60, 300))):
+        seen = replace(performance(100, 10), ttft_ms_80=band)
+        pair.append(banded("w", 1.0, engine=engine, performance=seen, replicas=1))
+    rule = _ttft([(work, *pair)])
+    assert rule.verdict == "unsettled"
+    assert "275 % higher to 50 % lower" in rule.sentence
+    sure = [replace(c, performance=replace(c.performance, ttft_ms_80=Interval(100, 95, 105))) for c in pair]
+    assert _ttft([(work, *sure)]).verdict == "refuted"
+
+
 def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
     alone = (Baseline("vLLM only", Decimal(12), 0, 1.0), Baseline("TensorRT-LLM only", Decimal(10), 3, 0.7))
     rule = _hybrid(alone, Decimal(9), 1.0, "$")

@@ -24,7 +24,7 @@ STATES = {
     "optimal": "ok", "queued": "waiting", "pending": "waiting", "draft": "waiting", "planned": "waiting",
     "running": "busy", "computing": "busy", "launching": "busy", "loading": "busy", "stopping": "busy",
     "failed": "failed", "infeasible": "failed", "missed": "failed", "missing": "failed",
-    "refuted": "no", "confirmed": "ok", "mixed": "attention", "not_testable": "idle",
+    "refuted": "no", "confirmed": "ok", "mixed": "attention", "unsettled": "attention", "not_testable": "idle",
     "outside": "attention", "maintenance": "attention", "unsupported": "attention", "feasible": "attention",
     "greedy": "attention", "attention": "attention", "differs": "attention", "no_data": "attention",
 }  # fmt: skip
@@ -32,6 +32,7 @@ STATE_WORDS = {
     "no_data": "no data",
     "no_prediction": "no prediction",
     "not_testable": "not testable here",
+    "unsettled": "not settled",
     "within": "within the band",
     "outside": "outside the band",
     "feasible": "feasible, time ran out",

@@ -209,11 +209,16 @@ class ModelUploadForm(forms.Form):
 class ScenarioForm(forms.ModelForm):
     """The question that a plan answers."""
 
+    DEFAULTED = (
+        "objective", "growth_per_month", "lead_time_months", "price_erosion_per_year", "horizon_months", "currency",
+    )  # fmt: skip
+
     class Meta:
         model = Scenario
         fields = [
-            "name", "mode", "workloads", "sites", "time_limit_s", "growth_per_month", "lead_time_months", "currency",
-            "rates_as_of", "notes",
+            "name", "mode", "objective", "budget_usd_per_hour", "max_power_kw", "max_rack_units", "share_gpus",
+            "workloads", "sites", "time_limit_s", "growth_per_month", "lead_time_months", "price_erosion_per_year",
+            "horizon_months", "currency", "rates_as_of", "notes",
         ]  # fmt: skip
         widgets = {
             "mode": forms.RadioSelect,
@@ -224,25 +229,33 @@ class ScenarioForm(forms.ModelForm):
         }
         labels = {
             "mode": "Which GPUs", "time_limit_s": "Time to search", "growth_per_month": "Growth a month",
-            "lead_time_months": "Lead time of GPUs", "rates_as_of": "Exchange rates as of",
+            "lead_time_months": "Lead time of GPUs", "rates_as_of": "Exchange rates as of", "objective": "Least of",
+            "budget_usd_per_hour": "Budget of nodes bought", "max_power_kw": "Power of nodes bought",
+            "max_rack_units": "Rack space of nodes bought", "share_gpus": "Several small engines on one GPU",
+            "price_erosion_per_year": "GPUs get cheaper, a year", "horizon_months": "View ahead",
         }  # fmt: skip
         help_texts = {
             "workloads": "None ticked: every workload.", "sites": "None ticked: every site.",
             "growth_per_month": "0.05 is 5 %. Makes the capacity runway.", "lead_time_months": "From order to service.",
             "currency": "A code like EUR, or a service unit.", "rates_as_of": "Empty: the day it is computed.",
+            "budget_usd_per_hour": "Empty: no limit.", "max_power_kw": "Empty: no limit.",
+            "max_rack_units": "Empty: no limit.", "price_erosion_per_year": "0.2 is 20 %, for GPUs that come later.",
+            "horizon_months": "For the runway and the years of the bill.",
+            "share_gpus": "Of one tenant, by memory share; vLLM only.",
         }  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in ("growth_per_month", "lead_time_months", "currency"):
+        for name in self.DEFAULTED:
             self.fields[name].required = False
         self.fields["mode"].choices = Scenario.Mode.choices  # type: ignore[attr-defined]
+        self.fields["objective"].choices = Scenario.Objective.choices  # type: ignore[attr-defined]
         plain_numbers(self)
 
     def clean(self) -> dict[str, Any]:
-        """Blank numbers take the model's defaults."""
+        """Blanks take the model's defaults."""
         data = super().clean() or {}
-        for name in ("growth_per_month", "lead_time_months", "currency"):
+        for name in self.DEFAULTED:
             if data.get(name) in (None, "") and name not in self.errors:
                 data[name] = Scenario._meta.get_field(name).get_default()  # type: ignore[union-attr]
         return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -179,6 +180,16 @@ def test_scenario_form_stores_and_computes(sample: dict[str, Any], admin_page: C
     page = admin_page.get(f"/plans/{plan.pk}/").content.decode()
     assert f"/jobs/{plan.job_id}/progress/" in page
     assert "every 1s" in page
+    bought = {
+        "mode": "owned_plus_purchase",
+        "objective": "total_cost",
+        "budget_usd_per_hour": "40.5",
+        "share_gpus": "on",
+    }
+    admin_page.post("/plans/new/", {"name": "Bought", "time_limit_s": "20", "notes": "", **bought})
+    row = Scenario.objects.get(name="Bought")
+    assert (row.objective, row.budget_usd_per_hour, row.share_gpus) == ("total_cost", Decimal("40.5"), True)
+    assert (row.max_power_kw, row.horizon_months) == (None, 36)
     wrong = admin_page.post("/plans/new/", {"name": "", "mode": "owned", "time_limit_s": "-1"})
     assert wrong.status_code == 422
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -143,6 +143,9 @@ def operations(value: Any, money: Converter) -> OperationsCosts:
                 raise InputError("must be a mapping", field=f"operations.{key}", value=stated[key])
             stated[key] = [[engine, usd] for engine, usd in stated[key].items()]
     found = from_json(OperationsCosts, stated, "operations")
+    for path, amount in _amounts(found):
+        if amount < 0:
+            raise InputError("must not be negative", field=f"operations.{path}", value=amount)
 
     def convert(amount: Decimal) -> Decimal:
         return converted(amount, currency, money, "operations.currency")
@@ -152,6 +155,16 @@ def operations(value: Any, money: Converter) -> OperationsCosts:
         people_usd_per_hour=convert(found.people_usd_per_hour),
         licence_usd_per_gpu_year=tuple((engine, convert(usd)) for engine, usd in found.licence_usd_per_gpu_year),
     )
+
+
+def _amounts(costs: OperationsCosts) -> Iterator[tuple[str, Decimal]]:
+    """Every figure with its path in the file."""
+    for field in fields(costs):
+        value = getattr(costs, field.name)
+        if isinstance(value, Decimal):
+            yield field.name, value
+        elif isinstance(value, tuple):
+            yield from ((f"{field.name}.{engine}", amount) for engine, amount in value)
 
 
 def api_prices(rows: Any, money: Converter) -> tuple[ApiPrice, ...]:
@@ -191,6 +204,9 @@ def _priced(kind: type[T], rows: Any, field: str, money: Converter) -> tuple[T, 
             currency = from_json(str, stated.pop("currency", ""), f"{field}[{i}].currency")
         made: Any = from_json(kind, stated, f"{field}[{i}]")
         amounts = {f.name: getattr(made, f.name) for f in fields(made) if f.name.startswith("usd_")}
+        below = next((name for name, usd in amounts.items() if usd < 0), None)
+        if below is not None:
+            raise InputError("must not be negative", field=f"{field}[{i}].{below}", value=amounts[below])
         changed = {name: converted(usd, currency, money, f"{field}[{i}].currency") for name, usd in amounts.items()}
         found.append(replace(made, **changed))
     return tuple(found)

@@ -15,6 +15,7 @@ from planner.catalog import get_gpu, get_model
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
+from planner.models.precision import PRECISIONS
 from planner.plan_types import PlanNode, PlanRequest, PlanWorkload, PurchaseOption
 from planner.recommend.flips import scaled
 from planner.words import figure
@@ -139,6 +140,10 @@ class PrecisionChange:
         """Exchange the precisions."""
         if not self.precisions:
             raise InputError("is empty", field="precisions", remedy="Name at least one precision.")
+        unknown = next((name for name in self.precisions if name not in PRECISIONS), None)
+        if unknown is not None:
+            remedy = f"Use one of: {', '.join(PRECISIONS)}."
+            raise InputError("unknown precision", field="precisions", value=unknown, remedy=remedy)
         return _workloads(request, self.workload, lambda w: replace(w, allowed_precisions=self.precisions))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -68,8 +69,9 @@ def create_what_if(*, actor: Actor, base: Plan, changes: Sequence[Change], title
         raise ValidationError(f"Plan {base} has not read fleet and workloads yet; wait for it.")
     if not changes:
         raise ValidationError("Nothing is changed; fill in at least one line.")
+    changed = apply(from_json(PlanRequest, base.request), changes)
     named = (title.strip() or words(changes))[:300]
-    asked = apply(from_json(PlanRequest, base.request), changes, named)
+    asked = replace(changed, name=named)
     check_request(asked)
     extra = {"base": base, "changes": as_json(changes), "title": named, "request": to_json(asked)}
     return _start(actor, base.scenario, **extra)

@@ -38,6 +38,8 @@ def deployment_files(
         )
     if model_root and not model_root.startswith("/"):
         raise InputError("must be an absolute path", field="model_root", value=model_root)
+    if not model_root.isprintable():
+        raise InputError("must be one line of text", field="model_root", value=model_root, remedy="Give it as /models.")
     if target == "router":
         return {"config.yaml": result.router_config}
     if target == "owners":

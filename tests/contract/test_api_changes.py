@@ -360,6 +360,12 @@ def test_a_scenario_carries_its_money(planner_api: APIClient) -> None:
     assert {key: made.json()[key] for key in money} == money
     wrong = planner_api.post(f"{V1}/scenarios/", {"name": "Wrong", "operations": {"gold": 1}})
     assert "operations" in faults(problem(wrong, 400, "validation"))
+    below = {**money["api_prices"][0], "usd_per_mtok_input": "-1"}
+    for field, value in (("operations", {"people_usd_per_hour": "-1"}), ("api_prices", [below])):
+        fault = faults(
+            problem(planner_api.post(f"{V1}/scenarios/", {"name": "Below", field: value}), 400, "validation")
+        )
+        assert "must not be negative" in str(fault[field]), field
 
 
 def test_a_tariff_is_checked(operator_api: APIClient, site: Site) -> None:
@@ -370,3 +376,8 @@ def test_a_tariff_is_checked(operator_api: APIClient, site: Site) -> None:
     assert made.json()["tariff_bands"] == [band]
     twice = operator_api.post(f"{V1}/sites/", {**values, "name": "Two", "tariff_bands": [band, band]})
     assert "tariff_bands" in faults(problem(twice, 400, "validation"))
+    path = f"{V1}/sites/{made.json()['id']}/"
+    part = operator_api.patch(path, {"tariff_bands": [{"days": ["sun"]}]}, HTTP_IF_MATCH="*")
+    assert "tariff_bands[0].usd_per_kwh" in faults(problem(part, 400, "validation"))
+    misspelt = operator_api.patch(path, {"tariff_bands": [{**band, "hour": 3}]}, HTTP_IF_MATCH="*")
+    assert "tariff_bands[0].hour" in faults(problem(misspelt, 400, "validation"))

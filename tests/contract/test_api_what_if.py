@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from rest_framework.test import APIClient
 from controlplane.planning import curves
 from controlplane.planning.models import Plan
 from tests.contract.conftest import V1
+from tests.contract.test_api_changes import TINY
 from tests.contract.test_api_errors import faults, problem
 
 
@@ -42,8 +45,25 @@ def test_a_change_that_cannot_be_made_is_named(whole_fleet: dict[str, Any], plan
         ({"changes": [{"kind": "demand"}]}, "changes[0].factor"),
         ({"changes": [{"kind": "lost", "node": "nowhere"}]}, "changes[0].node"),
         ({"changes": [{"kind": "wish"}]}, "changes[0].kind"),
+        ({"changes": [{"kind": "demand", "factor": 1e308}]}, "changes[0].factor"),
     ):
         assert field in faults(problem(planner_api.post(path, body), 400, "validation")), body
+
+
+def test_a_model_is_uploaded_or_of_the_catalogue_and_never_a_file(
+    whole_fleet: dict[str, Any], planner_api: APIClient, tmp_path: Path
+) -> None:
+    path = f"{V1}/plans/{whole_fleet['plan'].pk}/what-if/"
+    workload = whole_fleet["plan"].request["workloads"][0]["name"]
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    for model in (str(tmp_path / "config.json"), "../../etc/passwd", "no/such-model"):
+        body = {"changes": [{"kind": "model", "workload": workload, "model": model}]}
+        assert "changes[0].model" in faults(problem(planner_api.post(path, body), 400, "validation")), model
+    uploaded = planner_api.post(f"{V1}/models/", {"model_id": "own/tiny", "config": TINY})
+    assert uploaded.status_code == 201, uploaded.content
+    body = {"changes": [{"kind": "model", "workload": workload, "model": "own/tiny"}]}
+    answer = planner_api.post(path, body)
+    assert answer.status_code == 202, answer.content
 
 
 def test_a_viewer_only_compares(whole_fleet: dict[str, Any], viewer_api: APIClient) -> None:

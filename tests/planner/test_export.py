@@ -223,7 +223,7 @@ def test_target_that_starts_nothing_of_a_plan_says_whose_the_nodes_are() -> None
     asked, result = owned("slurm")
     with pytest.raises(InputError, match=r"nothing of this plan runs there.*belong to Slurm"):
         deployment_files(asked, result, "compose")
-    for field, value in (("namespace", "Not_Good"), ("model_root", "relative/path")):
+    for field, value in (("namespace", "Not_Good"), ("model_root", "relative/path"), ("model_root", "/m\nrun: x")):
         with pytest.raises(InputError) as caught:
             deployment_files(asked, result, "slurm", **{field: value})
         assert caught.value.field == field

@@ -118,6 +118,7 @@ def test_a_new_gpu_may_be_bought() -> None:
         ({"kind": "growth", "per_month": 3}, "per_month"),
         ({"kind": "slo", "factor": 0.5, "workload": "users"}, "metric"),
         ({"kind": "precision", "precisions": []}, "precisions"),
+        ({"kind": "precision", "precisions": ["fp8", "fp99"]}, "precisions"),
         ({"kind": "model", "workload": "open", "model": "BAAI/bge-m3"}, "model"),
         ({"kind": "gpu_price", "factor": 2, "gpu": H100 + "x"}, "gpu"),
         ({"kind": "electricity", "usd_per_kwh": -1}, "usd_per_kwh"),

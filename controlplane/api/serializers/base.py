@@ -72,6 +72,7 @@ class Strict(serializers.Serializer):
                 if name not in self.fields:
                     message = f"There is no such field; known: {known}."
                     faults[str(name)[:60]] = [serializers.ErrorDetail(message, "unknown")]
+            faults |= self._left_out(data)
         try:
             values = super().to_internal_value(data)
         except serializers.ValidationError as error:
@@ -82,6 +83,14 @@ class Strict(serializers.Serializer):
         if faults:
             raise serializers.ValidationError(faults)
         return values
+
+    def _left_out(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Faults of an entry of a list in a record: the list is replaced, so that a PATCH takes no part of an entry."""
+        within = isinstance(self.parent, serializers.ListSerializer) and self.parent is not self.root
+        if not (within and getattr(self.root, "partial", False)):
+            return {}
+        missing = [name for name, field in self.fields.items() if field.required and name not in data]
+        return {name: [serializers.ErrorDetail("This field is required.", "required")] for name in missing}
 
 
 class RecordSerializer(Strict, serializers.ModelSerializer):

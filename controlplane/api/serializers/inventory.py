@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from controlplane.api.serializers.base import ObjectField, RecordField, RecordSerializer, record_meta
+from controlplane.api.serializers.base import ObjectField, RecordField, RecordSerializer, Strict, record_meta
 from controlplane.inventory.models import ENGINES, ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 from planner.economics.tariff import DAYS
 
@@ -19,7 +19,7 @@ class EngineListField(serializers.ListField):
     child = serializers.ChoiceField(choices=ENGINES)
 
 
-class BandSerializer(serializers.Serializer):
+class BandSerializer(Strict):
     """Hours of the week with a price of their own."""
 
     days = serializers.ListField(

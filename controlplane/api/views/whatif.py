@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from django.http import HttpResponse
@@ -18,8 +19,10 @@ from controlplane.api.views.base import DeleteMixin, accepted, acting, actor_of
 from controlplane.planning import comparing, discarding, services
 from controlplane.planning import curves as drawing
 from controlplane.planning.models import Plan
+from controlplane.workloads.services import planner_model
+from planner.errors import InputError
 from planner.jsonio import to_json
-from planner.whatif import parse_change
+from planner.whatif import Change, ModelChange, parse_change
 
 FILE = {"Content-Disposition": 'attachment; filename="plans-compared.csv"'}
 
@@ -37,7 +40,7 @@ class WhatIfActions(DeleteMixin):
         """Compute a new plan of what this one was asked, with something changed. The fleet stays as it was then."""
         form = shapes.WhatIfSerializer(data=request.data)
         form.is_valid(raise_exception=True)
-        changes = [parse_change(item, f"changes[{at}]") for at, item in enumerate(form.validated_data["changes"])]
+        changes = [_change(item, f"changes[{at}]") for at, item in enumerate(form.validated_data["changes"])]
         base = Plan.objects.select_related("scenario").get(pk=self.get_object().pk)  # type: ignore[attr-defined]
         with acting():
             plan = services.create_what_if(
@@ -117,6 +120,17 @@ class WhatIfActions(DeleteMixin):
                 "differences_left_out": found.more,
             }
         )
+
+
+def _change(item: Any, path: str) -> Change:
+    """A change from JSON. A model is one of the catalogue or an uploaded one, never a file of the server."""
+    change = parse_change(item, path)
+    if not isinstance(change, ModelChange):
+        return change
+    try:
+        return replace(change, model=planner_model(change.model), label=change.model)
+    except InputError as error:
+        raise type(error)(error.message, field=f"{path}.model", value=change.model, remedy=error.remedy) from error
 
 
 def _candidate_id(params: Any) -> str:

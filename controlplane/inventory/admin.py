@@ -98,7 +98,10 @@ class NodeTypeAdmin(InventoryAdmin):
     """Server models."""
 
     resource_classes = (resources.NodeTypeResource,)
-    list_display = ("name", "gpu_model", "gpus", "nvlink_domain", "network_gb_s", "max_power_w", "rack_units")
+    list_display = (
+        "name", "gpu_model", "gpus", "nvlink_domain", "cpu_cores", "memory_gib", "network_gb_s", "max_power_w",
+        "rack_units",
+    )  # fmt: skip
     list_filter = ("gpu_model__vendor",)
     search_fields = ("name", "gpu_model__name")
     list_select_related = ("gpu_model",)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, transaction
+from django.test import Client
 
 from controlplane.core.models import ChangeLog, SiteRole, User
 from controlplane.core.services import StaleVersionError, save_record
@@ -245,3 +246,15 @@ def test_saving_an_unknown_actor_is_named_system(site: Site) -> None:
     site.notes = "changed"
     save_record(site, actor=None)
     assert ChangeLog.objects.latest("id").actor_name == "system"
+
+
+def test_o17_what_a_server_has_and_draws_is_listed(client: Client, administrator: User, h100: GpuModel) -> None:
+    """O17: processors, memory, GPUs and watts of a server have fields of their own, shown in lists."""
+    NodeType.objects.create(
+        name="Server", slug="server", gpu_model=h100, gpus=8, nvlink_domain=8, cpu_cores=112, memory_gib=2015.5,
+        max_power_w=10_200, rack_units=8,
+    )  # fmt: skip
+    client.force_login(administrator)
+    body = client.get("/admin/inventory/nodetype/").content.decode()
+    for figure in ("112", "2015.5", "10200"):
+        assert figure in body

@@ -201,3 +201,21 @@ def test_p23_an_fp8_checkpoint_on_a_gpu_without_fp8_is_stored_not_computed_in_it
     refused = asked(model="Qwen/Qwen3-8B", gpu="A100-SXM4-80GB", precision="fp8", engine="tensorrt_llm")
     assert refused["status"] == "unsupported"
     assert refused["perf"] is None
+
+
+def test_o14_two_limits_memory_and_time_are_told_apart() -> None:
+    """O14: an instance is full when its KV pool is (k1) or when its steps take too long (k2); the smaller counts."""
+    slo = (SloTarget("ttft", "p90", 1500.0), SloTarget("tpot", "p50", 11.0))
+    found = {}
+    for share in (0.92, 0.16):
+        made = instance(gpu_memory_utilization=share, max_model_len=8192)
+        made = replace(made, step=build(made.model, get_gpu("H200"), made.resolved))
+        most = largest_load(made, Load("closed"), fixed(1024), fixed(256), slo=slo)
+        found[share] = made.memory.kv_tokens / 1280, most
+    pool, most = found[0.92]
+    assert most.binding == "tpot p50"
+    assert most.concurrency < 0.5 * pool
+    small, fewer = found[0.16]
+    assert fewer.binding == "throughput", "more clients only wait for blocks"
+    assert fewer.concurrency == pytest.approx(small, rel=0.05)
+    assert fewer.concurrency < most.concurrency

@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     from planner.plan_types import PlanRequest, PlanWorkload
 
 WEEK_HOURS = 168
+MOST_OF_AN_HOUR = 1e12
 _HOUR_S, _DAY_HOURS = 3600.0, 24
 
 
 def check_profile(profile: tuple[float, ...], field: str) -> None:
-    """Raise InputError unless ``profile`` is empty or 168 finite values of at least 0, one of them above."""
+    """Raise InputError unless ``profile`` is empty or 168 values from 0 to ``MOST_OF_AN_HOUR``, one above 0."""
     if not profile:
         return
     if len(profile) != WEEK_HOURS:
         raise InputError(
             f"needs {WEEK_HOURS} values, one for each hour from Monday 0:00", field=field, value=len(profile)
         )
-    wrong = next((value for value in profile if not 0 <= value < math.inf), None)
+    wrong = next((value for value in profile if not 0 <= value <= MOST_OF_AN_HOUR), None)
     if wrong is not None:
-        raise InputError("must be finite and at least 0", field=field, value=wrong)
+        remedy = "Give the hours in another unit: only their ratios count."
+        raise InputError(f"must be from 0 to {MOST_OF_AN_HOUR:g}", field=field, value=wrong, remedy=remedy)
     if max(profile) == 0:
         raise InputError("is 0 in every hour", field=field, value=0)
 

@@ -62,6 +62,10 @@ def validate_slices(value: object) -> None:
             raise ValidationError(
                 f"{str(item)[:60]!r} is no slice; write its profile, then its UUID, then the word reserved if it is."
             )
+    uuids = [word for item in value for word in item.split()[1:2] if word != "reserved"] if value else []
+    twice = next((uuid for uuid in uuids if uuids.count(uuid) > 1), None)
+    if twice is not None:
+        raise ValidationError(f"{twice[:60]!r} is stated twice; each slice has a UUID of its own.")
 
 
 class Site(BaseModel):

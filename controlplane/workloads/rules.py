@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from controlplane.workloads.models import Workload
 
 MAX_TOKENS = 10_000_000
+# far above any load: beyond, arithmetic of the planner no longer holds in floating point or a database's integers
+MOST = (
+    ("rate_per_s", 1_000_000, "requests/s"), ("concurrency", 100_000_000, "users"),
+    ("requests", 2_000_000_000, "requests"), ("adapters", 1_000_000, "adapters"),
+    ("max_model_len", 20_000_000, "tokens"),
+)  # fmt: skip
+MOST_VARIATION = 100
 
 
 def check_workload(workload: Workload) -> None:
@@ -32,6 +39,11 @@ def check_workload(workload: Workload) -> None:
         errors["arrival"] = "Arrivals as in the trace need a trace; choose one, or another arrival."
     elif workload.arrival == "trace" and workload.trace is not None and not workload.trace.has_arrivals:
         errors["arrival"] = f"{workload.trace} holds lengths without arrival times; choose another arrival."
+    for name, most, unit in MOST:
+        if (getattr(workload, name) or 0) > most:
+            errors[name] = f"At most {most:,} {unit} can be planned for; divide what is larger over several workloads."
+    if workload.arrival_cv > MOST_VARIATION:
+        errors["arrival_cv"] = f"At most {MOST_VARIATION}; 1 is that of Poisson arrivals."
     errors |= _session_errors(workload) | _profile_errors(workload)
     for name in ("input_tokens", "output_tokens"):
         if problem := length_problem(getattr(workload, name), has_trace=has_trace):

@@ -641,7 +641,8 @@ def test_side_by_side_shows_what_differs_and_hands_out_a_table(sample: dict[str,
     table = admin_page.get(f"{path}&format=csv")
     assert table.headers["Content-Type"].startswith("text/csv")
     assert "H200 only #1: Twice the load" in table.content.decode("utf-8-sig").splitlines()[0]
-    assert "Choose two plans" in admin_page.get("/plans/compare/").content.decode()
+    for ids in ("", "?ids=%C2%B2", "?ids=99999999999999999999,x", "?ids=-1"):
+        assert "Choose two plans" in admin_page.get(f"/plans/compare/{ids}").content.decode()
 
 
 def test_deleted_plans_and_scenarios_come_back_by_their_toast(sample: dict[str, Any], admin_page: Client) -> None:

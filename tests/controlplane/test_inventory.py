@@ -224,6 +224,7 @@ def test_discovery_takes_slices_and_names_memory_of_dead_processes(node: Node) -
         (["5g.10gb"], "no such MIG profile"),
         (["4g.40gb", "4g.40gb"], "more compute slices"),
         (["1g.10gb MIG-1 taken"], "is no slice"),
+        (["1g.10gb MIG-1", "1g.10gb MIG-1 reserved"], "stated twice"),
         ("1g.10gb", "is no slice"),
     ],
 )

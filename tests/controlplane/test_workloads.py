@@ -120,6 +120,11 @@ def test_objectives_are_replaced(planner: User, workload: Workload) -> None:
     [
         ({"rate_per_s": 0}, "rate_per_s"),
         ({"rate_per_s": float("inf")}, "rate_per_s"),
+        ({"rate_per_s": 1e308}, "rate_per_s"),
+        ({"arrival_cv": 1e308}, "arrival_cv"),
+        ({"load_kind": "closed", "concurrency": 10**12}, "concurrency"),
+        ({"max_model_len": 2**40}, "max_model_len"),
+        ({"hour_profile": [1e308] * 168}, "hour_profile"),
         ({"load_kind": "closed"}, "concurrency"),
         ({"load_kind": "offline"}, "requests"),
         ({"arrival": "trace"}, "arrival"),

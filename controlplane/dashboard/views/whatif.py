@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -19,6 +20,8 @@ from controlplane.planning import comparing, discarding, services
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.services import model_choices
 from planner.errors import PlannerError
+
+_IS_ID = re.compile(r"[0-9]{1,17}")  # what a column of ids can hold
 
 
 @page(Role.PLANNER)
@@ -44,9 +47,10 @@ def what_if(request: HttpRequest, pk: int) -> HttpResponse:
 @page()
 def compare(request: HttpRequest) -> HttpResponse:
     """Two to four plans side by side; those still computing show how far they are. ``?format=csv`` is a file."""
-    keys = [key for text in request.GET.getlist("ids") for key in text.split(",") if key.strip().isdigit()]
-    found = Plan.objects.select_related("scenario", "job").in_bulk([int(key) for key in dict.fromkeys(keys)])
-    picked = [found[int(key)] for key in dict.fromkeys(keys) if int(key) in found][: comparing.MOST]
+    texts = [key.strip() for text in request.GET.getlist("ids") for key in text.split(",")]
+    keys = dict.fromkeys(int(key) for key in texts if _IS_ID.fullmatch(key))
+    found = Plan.objects.select_related("scenario", "job").in_bulk(list(keys))
+    picked = [found[key] for key in keys if key in found][: comparing.MOST]
     ready = [plan for plan in picked if plan.result is not None]
     context: dict[str, Any] = {
         "picked": picked,

@@ -25,6 +25,9 @@ from planner.serving.types import Percentiles, Performance
 from runners.contracts import Observation, ProbeLoad, ProbeMetrics, node_queue
 
 MAX_REQUESTS = 100_000
+MAX_TIMEOUT_S = 86_400
+ENDPOINTS = ("completions", "chat", "embeddings")
+LIMITED = ("ttft", "tpot", "e2e")
 METRICS = (("output_tok_per_s", "tok/s"), ("ttft_ms", "ms"), ("tpot_ms", "ms"))
 
 
@@ -187,13 +190,36 @@ def _check_load(load: ProbeLoad, deployment: Deployment) -> None:
         errors["output_tokens"] = (
             f"A request of {longest:,} tokens is longer than the deployment's context of {limit:,}."
         )
-    if load.mix and abs(sum(percent for _, _, percent in load.mix) - 100) > 0.01:
-        errors["mix"] = "The percentages of a mixture of lengths must add up to 100."
-    if not 0 <= load.shared_tokens < load.input_tokens:
-        errors["shared_tokens"] = (
-            f"Prompts of {load.input_tokens:,} tokens share 0 to {load.input_tokens - 1:,} of them."
-        )
+    if load.mix and (problem := _mix_problem(load)):
+        errors["mix"] = problem
+    shortest = min([load.input_tokens, *(pair[0] for pair in load.mix)])
+    if not 0 <= load.shared_tokens < max(shortest, 1):
+        errors["shared_tokens"] = f"Prompts of {shortest:,} tokens share 0 to {max(shortest, 1) - 1:,} of them."
+    if not 1 <= load.shared_prefixes <= MAX_REQUESTS:
+        errors["shared_prefixes"] = f"Give 1 to {MAX_REQUESTS:,} shared beginnings."
     if load.input_sd < 0 or load.output_sd < 0:
         errors["input_sd"] = "A spread cannot be negative."
+    if not 0 <= load.warmup_requests <= MAX_REQUESTS:
+        errors["warmup_requests"] = f"Give 0 to {MAX_REQUESTS:,} requests."
+    if not 0 <= load.seed < 2**32:
+        errors["seed"] = "Give a whole number from 0 to 4,294,967,295."
+    if not 0 < load.timeout_s <= MAX_TIMEOUT_S:
+        errors["timeout_s"] = f"Give at most {MAX_TIMEOUT_S:,} seconds, and more than 0."
+    if load.endpoint not in ENDPOINTS:
+        errors["endpoint"] = f"Use one of: {', '.join(ENDPOINTS)}."
+    if not (load.slo_ms.keys() <= set(LIMITED) and all(limit > 0 for limit in load.slo_ms.values())):
+        errors["slo_ms"] = f"Give limits above 0 ms of {', '.join(LIMITED)}."
     if errors:
         raise ValidationError({"load": [f"{name}: {text}" for name, text in errors.items()]})
+
+
+def _mix_problem(load: ProbeLoad) -> str:
+    """What is wrong with a mixture of lengths, in one sentence; empty when it is sound."""
+    if any(min(pair) <= 0 for pair in load.mix):
+        return "Give at least 1 token in, 1 token out and more than 0 percent of each."
+    if abs(sum(percent for _, _, percent in load.mix) - 100) >= 0.01:
+        return "The percentages of a mixture of lengths must add up to 100."
+    means = [sum(pair[side] * pair[2] for pair in load.mix) / 100 for side in (0, 1)]
+    if abs(means[0] - load.input_tokens) > 1 or abs(means[1] - load.output_tokens) > 1:
+        return f"Its means are {means[0]:,.0f} in and {means[1]:,.0f} out; state them as input and output tokens."
+    return ""

@@ -56,13 +56,14 @@ def validate_day(value: object) -> None:
 
 def validate_slices(value: object) -> None:
     """A list of "PROFILE", "PROFILE UUID" or either with "reserved" behind it, for instance "1g.10gb MIG-5c1f..."."""
+    uuids: list[str] = []
     for item in value if isinstance(value, list) else [None]:
         words = item.split() if isinstance(item, str) else []
+        uuids += [word for word in words[1:2] if word != "reserved"]
         if not 1 <= len(words) <= 3 or (len(words) == 3 and words[2] != "reserved"):
             raise ValidationError(
                 f"{str(item)[:60]!r} is no slice; write its profile, then its UUID, then the word reserved if it is."
             )
-    uuids = [word for item in value for word in item.split()[1:2] if word != "reserved"] if value else []
     twice = next((uuid for uuid in uuids if uuids.count(uuid) > 1), None)
     if twice is not None:
         raise ValidationError(f"{twice[:60]!r} is stated twice; each slice has a UUID of its own.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 from django.core.exceptions import ValidationError
@@ -193,6 +194,9 @@ class NodeType(BaseModel):
             )
 
 
+_PARTITION = re.compile(r"[\w.,-]*")
+
+
 class Node(BaseModel):
     """One server. ``is_local``: the host this control plane runs on, whose worker it starts itself."""
 
@@ -255,7 +259,11 @@ class Node(BaseModel):
         return self.name
 
     def clean(self) -> None:
-        """A cluster needs an orchestrator."""
+        """A cluster needs an orchestrator; names that come to stand in scripts are one word."""
+        for field in ("name", "cluster", "partition"):
+            value = getattr(self, field)
+            if not value.isprintable() or (field == "partition" and not _PARTITION.fullmatch(value)):
+                raise ValidationError({field: f"{value!r} is no name of a {field}: use letters, digits, dots, dashes."})
         if self.cluster and self.orchestrator == self.Orchestrator.NONE:
             raise ValidationError({"orchestrator": f"Say whose cluster {self.cluster} is: kubernetes or slurm."})
 

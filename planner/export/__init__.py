@@ -86,6 +86,11 @@ def _by_owner(request: PlanRequest, result: PlanResult, model_root: str, namespa
 
 
 def _files(target: str, found: list[Endpoint], model_root: str, namespace: str) -> dict[str, str]:
+    for endpoint in found:
+        nodes = (("node", node) for node, _ in endpoint.parts)
+        for field, value in (("partition", endpoint.partition), ("workload", endpoint.workload), *nodes):
+            if not value.isprintable():  # a second line of a script would be a command
+                raise InputError("must be one line of text", field=field, value=value, remedy="Rename it.")
     if target == "kubernetes":
         return kubernetes(found, namespace=namespace)
     if target == "compose":

@@ -243,6 +243,16 @@ def test_a_cluster_needs_an_owner(operator: User, node: Node) -> None:
     assert "orchestrator" in caught.value.message_dict
 
 
+@pytest.mark.parametrize("partition", ["gpu\nrm -rf /", "p;rm", "a b"])
+def test_a_partition_is_a_word_for_it_comes_to_stand_in_scripts(operator: User, node: Node, partition: str) -> None:
+    node.orchestrator, node.partition = "slurm", partition
+    with pytest.raises(ValidationError) as caught:
+        services.save_item(actor=operator, record=node)
+    assert "partition" in caught.value.message_dict
+    node.partition = "gpu-long,gpu_short"
+    services.save_item(actor=operator, record=node)
+
+
 def test_saving_an_unknown_actor_is_named_system(site: Site) -> None:
     site.notes = "changed"
     save_record(site, actor=None)

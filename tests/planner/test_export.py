@@ -300,3 +300,12 @@ def test_names_are_safe() -> None:
     assert safe_name("Team A: chat/γ") == "team-a-chat"
     assert safe_name("***") == "workload"
     assert len(safe_name("x" * 80)) == 50
+
+
+@pytest.mark.parametrize("target", ["commands", "compose", "slurm", "systemd", "kubernetes"])
+def test_a_second_line_in_a_partition_reaches_no_script(both, target: str) -> None:
+    asked, result = both
+    nodes = tuple(replace(node, partition="gpu\nrm -rf /") for node in asked.nodes)
+    with pytest.raises(InputError, match="one line") as caught:
+        deployment_files(replace(asked, nodes=nodes), result, target)
+    assert caught.value.field == "partition"

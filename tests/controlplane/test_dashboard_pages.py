@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from controlplane.core.models import Role, User
 from controlplane.dashboard import arithmetic
@@ -419,7 +420,6 @@ def test_setting_a_calibration_aside_is_taken_back(sample: dict[str, Any], admin
 
 
 def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_page: Client) -> None:
-    from django.utils import timezone
 
     node = Node.objects.get(slug="fra-a10-01")
     Gpu.objects.filter(node=node, index=0).update(
@@ -664,3 +664,14 @@ def test_deleted_plans_and_scenarios_come_back_by_their_toast(sample: dict[str, 
     force = sample["plan"]
     refused = admin_page.post(f"/plans/{force.pk}/delete/", {"next": "/plans/"}, follow=True)
     assert "is in force" in refused.content.decode()
+
+
+def test_a_job_longer_than_usual_expects_nothing(sample: dict[str, Any], admin_page: Client) -> None:
+    user, now = sample["user"], timezone.now()
+    fleet_fixture.make_job(user, "trace.parse", Job.State.SUCCEEDED)  # took 17 s
+    job = fleet_fixture.make_job(user, "trace.parse", Job.State.RUNNING)
+    for seconds, words in ((10, "17 s expected"), (60, "")):
+        Job.objects.filter(pk=job.pk).update(started_at=now - dt.timedelta(seconds=seconds))
+        body = admin_page.get(f"/jobs/{job.pk}/progress/").content.decode()
+        assert ("expected" in body) is bool(words)
+        assert words in body

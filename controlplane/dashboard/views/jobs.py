@@ -21,14 +21,14 @@ LOG_LINES = 400
 
 def progress_context(request: HttpRequest, job: Job) -> dict:
     """What components/progress.html needs."""
-    elapsed = ""
-    if job.started_at:
-        elapsed = fmt.duration(int(((job.finished_at or timezone.now()) - job.started_at).total_seconds()))
+    elapsed_s = int(((job.finished_at or timezone.now()) - job.started_at).total_seconds()) if job.started_at else None
     usual = None if job.is_final else selectors.usual_duration_s(job.kind)
+    if usual and elapsed_s and elapsed_s > 1.5 * usual:  # this one is of another size
+        usual = None
     return {
         "job": job,
         "job_title": fmt.job_words(job.kind),
-        "elapsed": elapsed,
+        "elapsed": "" if elapsed_s is None else fmt.duration(elapsed_s),
         "expected": fmt.duration(int(usual)) if usual and usual >= 1 else "",
         "may_cancel": job.created_by_id == request.user.pk or has_role(request.user, Role.OPERATOR),
     }

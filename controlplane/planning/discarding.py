@@ -33,7 +33,7 @@ def delete_scenario(*, actor: Actor, scenario: Scenario) -> None:
 def restore_scenario(*, actor: Actor, pk: int) -> Scenario:
     """Show a deleted scenario again, with the plans that went with it. Takes a planner.
 
-    Raises ValidationError when it is gone for good: a day has passed, or its name was taken.
+    It returns under another name when its own was taken meanwhile. Raises ValidationError when a day has passed.
     """
     access.require(actor, Role.PLANNER)
     with transaction.atomic():

@@ -42,14 +42,20 @@ def save_scenario(
     with transaction.atomic():
         if not scenario.slug:
             scenario.slug = slugify(scenario.name)[:60]
-        # A deleted scenario gives up its name; from then on its deletion can no longer be undone.
-        taken = Scenario.everything.filter(discarded_at__isnull=False).exclude(pk=scenario.pk)
-        taken.filter(Q(name=scenario.name) | Q(slug=scenario.slug)).delete()
+        _free_name(scenario)
         save_record(scenario, actor=actor, expected_version=expected_version)
         for field, chosen in (("sites", sites), ("workloads", workloads)):
             if chosen is not None:
                 _choose(scenario, field, chosen, actor)
     return scenario
+
+
+def _free_name(scenario: Scenario) -> None:
+    """A deleted scenario gives up its name; should its deletion be taken back, it returns under another."""
+    taken = Scenario.everything.filter(discarded_at__isnull=False).exclude(pk=scenario.pk)
+    for row in taken.filter(Q(name=scenario.name) | Q(slug=scenario.slug)):
+        row.name, row.slug = f"{row.name[:80]} (deleted, {row.pk})", f"{row.slug[:45]}-deleted-{row.pk}"
+        row.save(update_fields={"name", "slug"})
 
 
 def compute_plan(*, actor: Actor, scenario: Scenario) -> Plan:

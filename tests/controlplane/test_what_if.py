@@ -214,12 +214,14 @@ def test_a_day_later_it_is_gone(base: Plan, everything: dict[str, Any], planner:
         discarding.restore_scenario(actor=planner, pk=base.scenario_id)
 
 
-def test_a_name_is_free_again(base: Plan, planner: User) -> None:
+def test_a_name_is_free_again_and_nothing_is_lost(base: Plan, planner: User) -> None:
+    name = base.scenario.name
     discarding.delete_scenario(actor=planner, scenario=base.scenario)
-    fresh = services.save_scenario(actor=planner, scenario=Scenario(name=base.scenario.name))
-    assert list(Scenario.everything.filter(name=fresh.name)) == [fresh]
-    with pytest.raises(ValidationError, match="no longer"):
-        discarding.restore_scenario(actor=planner, pk=base.scenario_id)
+    fresh = services.save_scenario(actor=planner, scenario=Scenario(name=name))
+    assert list(Scenario.everything.filter(name=name)) == [fresh]
+    back = discarding.restore_scenario(actor=planner, pk=base.scenario_id)
+    assert back.name == f"{name} (deleted, {back.pk})"
+    assert Plan.objects.filter(pk=base.pk, scenario=back).exists()
 
 
 def test_growth_of_a_scenario_reaches_the_planner(base: Plan, planner: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,9 @@ def test_the_pool_never_grows_when_something_else_does(
     else:
         more = replace(base, **{what: getattr(base, what) * factor})
     small, large = tried(model, gpu, base), tried(model, gpu, more, **options)
-    assert large.kv_gib <= small.kv_gib + 1e-9
+    assert large.kv_tokens <= small.kv_tokens
+    if base.pp == 1:  # of pipeline stages the one that holds least tokens is told, and it may be another then
+        assert large.kv_gib <= small.kv_gib + 1e-9
 
 
 @QUICK

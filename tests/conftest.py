@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 SERVICES_REQUIRED = os.environ.get("TONNAGE_REQUIRE_SERVICES", "") not in ("", "0")
+if SERVICES_REQUIRED:  # the same examples in every run of the whole; without it each run looks further
+    hypothesis.settings.register_profile("whole", hypothesis.settings.default, derandomize=True)
+    hypothesis.settings.load_profile("whole")
 
 
 @pytest.fixture

@@ -12,24 +12,22 @@ from decimal import Decimal
 
 from planner.catalog import get_gpu, get_model, with_reported_memory
 from planner.catalog.types import GpuSpec
-from planner.economics.classes import factor_of
-from planner.economics.cost import ServedLoad, break_even_utilisation, throughput_factors, workload_cost
+from planner.economics.cost import ServedLoad, break_even_utilisation, throughput_factors
 from planner.economics.energy import power_w
-from planner.economics.operations import operations_use
-from planner.economics.types import CostBreakdown, GpuHourPrice
-from planner.engines import EngineName, EngineSettings, resolve, support
+from planner.economics.types import GpuHourPrice
+from planner.engines import EngineName, EngineSettings, ResolvedSettings, resolve, support
 from planner.errors import PlannerError, UnsupportedError
 from planner.evidence import Interval
-from planner.memory import fewer_sequences, ledger
+from planner.memory import fewer_sequences
 from planner.models.spec import ModelSpec
+from planner.placement.billing import beyond_gpus_usd_per_hour, bill_of
 from planner.placement.fleet import fits_shape
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes, variants
 from planner.placement.sharing import (
+    on_share,
     shared_settings,
     shares_worth_trying,
-    time_sliced,
-    used_by_neighbours_gib,
     watts_of_share,
     widened,
     widened_rate,
@@ -40,7 +38,6 @@ from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.instance import Instance
 from planner.serving.sessions import longest_prompt, mean_prompt
 from planner.serving.types import Lengths, Performance, SloTarget
-from planner.units import HOURS_PER_MONTH
 
 TUNING_GAIN = 1.02  # a knob is turned only for a gain of 2 % or more: defaults are what people run
 MAX_REPLICAS = 5000
@@ -111,7 +108,7 @@ class _Context:
         self.outputs = workload.output_tokens if self.generates else Lengths("fixed", value=1)
         self.longest_prompt = longest_prompt(workload.load, workload.input_tokens, self.outputs)
         self.prompt = mean_prompt(workload.load, workload.input_tokens, self.outputs)
-        self.expected_len = self.longest_prompt + longest(self.outputs)
+        self.expected_len = self.longest_prompt + self.outputs.longest
 
 
 def _of_precision(context: _Context, engine: EngineName, precision: str) -> list[Candidate]:
@@ -119,7 +116,7 @@ def _of_precision(context: _Context, engine: EngineName, precision: str) -> list
     refused: set[tuple[str, ...]] = set()
     for shape in parallel_shapes(context.model, context.nodes):
         settings = base_settings(context.workload, engine, precision, shape)
-        if not any(fits_shape(node, settings.gpus, _domain(settings)) for node in context.nodes):
+        if not any(fits_shape(node, settings.gpus, nvlink_group(settings)) for node in context.nodes):
             continue
         spans_nodes = all(settings.gpus > node.gpus for node in context.nodes)
         if spans_nodes and any(candidate.status == "ok" for candidate in found):
@@ -143,12 +140,9 @@ def _shared(context: _Context, settings: EngineSettings, whole: Candidate) -> li
         if asked is None:
             break
         try:
-            made = _instance(context, asked)
-            others = used_by_neighbours_gib(context.gpu, made.resolved, sharers)
-            memory = ledger(context.model, context.gpu, made.resolved, used_by_others_gib=others)
-            if not memory.fits:
+            made = on_share(_instance(context, asked), context.gpu, sharers)
+            if not made.memory.fits:
                 break
-            made = replace(made, memory=memory, step=time_sliced(made.step, sharers))
             sized = size(made, context.workload, context.outputs, context.request.seed)
         except PlannerError:
             break
@@ -165,14 +159,14 @@ def _shared(context: _Context, settings: EngineSettings, whole: Candidate) -> li
             settings=made.resolved,
             status="ok",
             gpus_per_replica=1,
-            memory=memory,
+            memory=made.memory,
             evidence=made.step.evidence,
             sharers=sharers,
         )
         sized = replace(sized, band=widened_rate(sized.band, whole.replica_rate_80, sharers))
         mates = f"Shares its GPU with up to {sharers - 1} more: sized as if all were always busy."
         replicas = replicas_needed(sized.share, context.workload.n_plus_1)
-        notes = (mates, *_planning_notes(sized), *made.memory.notes)
+        notes = (mates, *saturation_notes(sized), *made.memory.notes)
         found.append(_priced(context, blank, made, sized, replicas, notes))
     return found
 
@@ -193,7 +187,7 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
         settings=None,
         status="unsupported",
         gpus_per_replica=settings.gpus,
-        max_nvlink_domain_needed=_domain(settings),
+        max_nvlink_domain_needed=nvlink_group(settings),
     )
     able = support(context.model, context.gpu, settings)
     if not able.ok:
@@ -216,7 +210,7 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
         reason = f"It would take {replicas:,} replicas: one carries {sized.rate_per_s:.3g} requests/s within the SLO."
         return replace(blank, status="infeasible", reasons=(reason,))
     warnings = support(context.model, context.gpu, settings).warnings
-    notes = tuned + _planning_notes(sized) + warnings + made.memory.notes
+    notes = tuned + saturation_notes(sized) + warnings + made.memory.notes
     return _priced(context, blank, made, sized, replicas, notes)
 
 
@@ -273,24 +267,17 @@ def _priced(
         performance = widened(performance, blank.sharers)
         watts = watts_of_share(context.gpu, watts, blank.sharers)
     electricity = mean_electricity(request, workload, context.gpu.name, watts, gpus, context.nodes)
-    use = operations_use(
-        made.resolved.engine,
-        made.resolved.trt_backend,
+    cost = bill_of(
+        workload,
+        request,
+        made.resolved,
+        _served(context, made, performance, sized, replicas),
+        price=context.price,
+        pool=context.pool,
+        gpus=paid,
         replicas=replicas,
         gpus_per_replica=blank.gpus_per_replica,
-        revisions_per_month=workload.revisions_per_month,
-        costs=request.operations,
-    )
-    cost = workload_cost(
-        price=context.price,
-        gpus=paid,
-        load=_served(context, made, performance, sized, replicas),
-        operations=use,
-        operations_costs=request.operations,
-        engine=made.resolved.engine.value,
-        energy_usd_per_hour=electricity,
-        currency=request.currency,
-        class_factor=factor_of(request.price_classes, workload.price_class, context.pool),
+        electricity=electricity,
     )
     cost = replace(cost, break_even_utilisation=_break_even(context, sized, paid, replicas))
     performance_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0
@@ -374,12 +361,6 @@ def _watts(context: _Context, made: Instance, performance: Performance, gpus: in
     )
 
 
-def beyond_gpus_usd_per_hour(cost: CostBreakdown, replicas: int) -> Decimal:
-    """USD an hour of one replica beyond its GPUs: operations, people, engine licence, electricity."""
-    beyond = sum((usd for label, usd in cost.parts if not label.startswith("GPUs")), Decimal(0))
-    return (beyond / HOURS_PER_MONTH / replicas).quantize(Decimal("0.000001"))
-
-
 def _misses_slo(context: _Context, made: Instance) -> str:
     """Why no load at all meets the SLO, with the figure of an almost idle made."""
     best = lightest(made, context.workload, context.outputs, context.request.seed)
@@ -399,7 +380,8 @@ def _metric(target: SloTarget) -> str:
     return f"{target.metric.upper()} {target.stat}"
 
 
-def _planning_notes(sized: Size) -> tuple[str, ...]:
+def saturation_notes(sized: Size) -> tuple[str, ...]:
+    """What to say of a size that lies at the edge."""
     if not sized.near_saturation:
         return ()
     return ("The largest load lies at the edge of saturation: 90 % of it is planned.",)
@@ -411,11 +393,6 @@ def candidate_id(workload: str, gpu: str, settings: EngineSettings, sharers: int
     return f"{workload}/{settings.engine.value}/{gpu}/{shape}/{settings.precision}"
 
 
-def longest(lengths: Lengths) -> int:
-    """Longest length that occurs."""
-    return lengths.longest
-
-
-def _domain(settings: EngineSettings) -> int:
+def nvlink_group(settings: EngineSettings | ResolvedSettings) -> int:
     """GPUs that must share one NVLink domain: the tensor-parallel group; with experts spread, all of a stage."""
     return settings.tp * settings.dp if settings.ep > 1 or settings.dp > 1 else settings.tp

@@ -8,25 +8,31 @@ from decimal import Decimal
 
 from planner.catalog import get_model
 from planner.catalog.types import GpuSpec
-from planner.economics.classes import factor_of
-from planner.economics.cost import ServedLoad, throughput_factors, workload_cost
+from planner.economics.cost import ServedLoad, throughput_factors
 from planner.economics.energy import power_w
-from planner.economics.operations import operations_use
 from planner.economics.types import CostBreakdown
-from planner.engines import EngineName, ResolvedSettings
+from planner.engines import EngineName
 from planner.engines.disaggregation import ROLES
 from planner.evidence import Interval
 from planner.models.spec import ModelSpec
-from planner.placement.candidates import beyond_gpus_usd_per_hour, gpu_of_nodes, gpu_pools, longest
+from planner.placement.billing import beyond_gpus_usd_per_hour, bill_of
+from planner.placement.candidates import (
+    gpu_of_nodes,
+    gpu_pools,
+    nvlink_group,
+    saturation_notes,
+)
 from planner.placement.fleet import bin_size, fits_shape
 from planner.placement.pools import Asked, best_unit, may_gain
 from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes
+from planner.placement.sharing import on_share
 from planner.placement.siteenergy import mean_electricity
 from planner.placement.sizing import Size, demand_per_s, fabric_of, instance, per_replica_load
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PoolRole, Pools
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
+from planner.serving.instance import Instance
 from planner.serving.kv_transfer import Link, link_across_nodes, link_of, link_within_node
 from planner.serving.types import Performance
 
@@ -77,14 +83,14 @@ def _candidate(
     aggregated: Sequence[Candidate],
 ) -> Candidate | None:
     node = max(nodes, key=lambda n: (bin_size(n), n.gpus))
-    prompt = longest(workload.input_tokens)
+    prompt = workload.input_tokens.longest
     asked = Asked(
         workload=workload,
         model=model,
         gpu=gpu,
         settings=base_settings(workload, engine, precision, (1, 1, 1, 1)),
         longest_prompt=prompt,
-        expected_len=prompt + longest(workload.output_tokens),
+        expected_len=prompt + workload.output_tokens.longest,
         calibrations=request.calibrations,
         seed=request.seed,
         fabric=fabric_of(request, gpu.name),
@@ -105,7 +111,7 @@ def _candidate(
     if found is None:
         return None
     unit, sized = found
-    domain = max(_domain(role.resolved) for role in (unit.prefill, unit.decode))
+    domain = max(nvlink_group(role.resolved) for role in (unit.prefill, unit.decode))
     if not any(fits_shape(each, unit.gpus, domain) for each in nodes):
         return None
     cheapest = min(nodes, key=lambda node: node.price.usd_per_gpu_hour)
@@ -122,11 +128,15 @@ def _candidate(
     return _priced(workload, request, gpu, blank, unit, sized, cheapest, nodes)
 
 
-def unit_of(candidate: Candidate, model: ModelSpec, gpu: GpuSpec, request: PlanRequest) -> Disaggregated:
-    """The unit of a candidate with pools, its step times built again. Raises UnsupportedError as ``build`` does."""
+def deployed(candidate: Candidate, model: ModelSpec, gpu: GpuSpec, request: PlanRequest) -> Instance | Disaggregated:
+    """What one replica of ``candidate`` runs, its memory and step times built again: an instance, on its share of a GPU
+    where it has one, or a unit of pools. Raises UnsupportedError as ``build`` does.
+    """
     pools = candidate.disagg
     if pools is None:
-        raise ValueError(f"{candidate.id} has no pools")
+        if candidate.settings is None:
+            raise ValueError(f"{candidate.id} has no settings")
+        return on_share(instance(model, gpu, candidate.settings, request), gpu, candidate.sharers)
     first, second = (instance(model, gpu, role.settings, request) for role in (pools.prefill, pools.decode))
     link = link_of(pools.link, pools.link_gb_s)
     return Disaggregated(first, second, pools.prefill.instances, pools.decode.instances, link)
@@ -164,24 +174,17 @@ def _priced(
     gpus = replicas * unit.gpus
     watts = _watts(workload, gpu, unit, one)
     electricity = mean_electricity(request, workload, gpu.name, watts, gpus, nodes)
-    settings = unit.decode.resolved
-    cost = workload_cost(
+    cost = bill_of(
+        workload,
+        request,
+        unit.decode.resolved,
+        _served(workload, sized, replicas, unit),
         price=cheapest.price,
+        pool=cheapest.pool,
         gpus=gpus,
-        load=_served(workload, sized, replicas, unit),
-        operations=operations_use(
-            settings.engine,
-            settings.trt_backend,
-            replicas=replicas,
-            gpus_per_replica=unit.gpus,
-            revisions_per_month=workload.revisions_per_month,
-            costs=request.operations,
-        ),
-        operations_costs=request.operations,
-        engine=settings.engine.value,
-        energy_usd_per_hour=electricity,
-        currency=request.currency,
-        class_factor=factor_of(request.price_classes, workload.price_class, cheapest.pool),
+        replicas=replicas,
+        gpus_per_replica=unit.gpus,
+        electricity=electricity,
     )
     per_user = performance.tpot_ms.mean if performance.tpot_ms else 0.0
     return replace(
@@ -279,14 +282,8 @@ def _watts(workload: PlanWorkload, gpu: GpuSpec, unit: Disaggregated, one: Perfo
 
 def _notes(unit: Disaggregated, sized: Size) -> tuple[str, ...]:
     kind = {"nvlink": "NVLink", "pcie": "PCIe", "network": "the network"}[unit.link.kind]
-    found = [
+    pools = (
         f"Prefill on {unit.prefill_gpus} GPUs, decode on {unit.decode_gpus}; a prompt's KV cache crosses {kind} between"
         " them. All of a unit is placed together and started by the files that a plan exports."
-    ]
-    if sized.near_saturation:
-        found.append("The largest load lies at the edge of saturation: 90 % of it is planned.")
-    return tuple(found)
-
-
-def _domain(settings: ResolvedSettings) -> int:
-    return settings.tp * settings.dp if settings.ep > 1 or settings.dp > 1 else settings.tp
+    )
+    return (pools, *saturation_notes(sized))

@@ -16,8 +16,10 @@ from planner.catalog.types import GpuSpec
 from planner.economics.energy import power_model
 from planner.engines.types import EngineName, EngineSettings, ResolvedSettings
 from planner.evidence import Evidence, Interval, weakest
+from planner.memory import ledger
 from planner.placement.problem import may_share
 from planner.plan_types import PlanNode, PlanRequest, PlanWorkload
+from planner.serving.instance import Instance
 from planner.serving.types import Performance
 from planner.steptime.types import StepModel
 
@@ -49,6 +51,15 @@ def shared_settings(settings: EngineSettings, whole: ResolvedSettings, sharers: 
 def used_by_neighbours_gib(gpu: GpuSpec, resolved: ResolvedSettings, sharers: int) -> float:
     """Memory that the other engines hold, in GiB: their utilisation of the whole GPU."""
     return gpu.total_gib * (resolved.gpu_memory_utilization or 0.0) * (sharers - 1)
+
+
+def on_share(made: Instance, gpu: GpuSpec, sharers: int) -> Instance:
+    """``made`` beside ``sharers`` - 1 equal engines on its GPU: their memory is taken, its steps last longer."""
+    if sharers == 1:
+        return made
+    others = used_by_neighbours_gib(gpu, made.resolved, sharers)
+    memory = ledger(made.model, gpu, made.resolved, used_by_others_gib=others)
+    return replace(made, memory=memory, step=time_sliced(made.step, sharers))
 
 
 def time_sliced(step: StepModel, sharers: int) -> StepModel:

@@ -13,9 +13,8 @@ from planner.catalog import get_model
 from planner.errors import InfeasibleError
 from planner.models.spec import ModelSpec
 from planner.placement.candidates import gpu_of_nodes
-from planner.placement.disaggregation import unit_of
+from planner.placement.disaggregation import deployed
 from planner.placement.encoder import simulate_encoder
-from planner.placement.sizing import fabric_of
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import gpu_price
 from planner.serving import Instance, predict, simulate
@@ -25,7 +24,6 @@ from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
 from planner.serving.types import CurvePoint, Lengths, Load, Performance, Timeline
-from planner.steptime import build
 
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.1, 1.2, 1.35, 1.5)
 """Loads at which the curve is computed, as shares of the largest load within the SLO (the knee)."""
@@ -73,12 +71,7 @@ def candidate_curve(
         raise InfeasibleError(f"there is no load to draw: {reason}", field="candidate", value=candidate.id)
     model = get_model(workload.model)
     gpu = gpu_of_nodes(candidate.gpu, request.nodes)
-    if candidate.disagg is not None:
-        made: Instance | Disaggregated = unit_of(candidate, model, gpu, request)
-    else:
-        fabric = fabric_of(request, candidate.gpu)
-        step = build(model, gpu, candidate.settings, calibrations=request.calibrations, fabric=fabric)
-        made = Instance(model, candidate.settings, candidate.memory, step)
+    made = deployed(candidate, model, gpu, request)
     knee, loads = _loads(candidate, workload)
     axis: Literal["rate", "concurrency"] = "rate" if loads[0].kind == "open" else "concurrency"
     points = []

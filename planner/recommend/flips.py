@@ -15,8 +15,9 @@ from planner.catalog import get_model
 from planner.engines.disaggregation import refusals
 from planner.errors import PlannerError
 from planner.placement.candidates import gpu_of_nodes
-from planner.placement.disaggregation import unit_of
+from planner.placement.disaggregation import deployed
 from planner.placement.pools import unit_size
+from planner.placement.sharing import on_share
 from planner.placement.sizing import demand_per_s, instance, size
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
@@ -306,12 +307,7 @@ def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanReque
 
 
 def _deployed(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance | Disaggregated:
-    if candidate.settings is None:
-        raise ValueError(f"{candidate.id} has no settings")
-    model, gpu = get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes)
-    if candidate.disagg is not None:
-        return unit_of(candidate, model, gpu, request)
-    return instance(model, gpu, candidate.settings, request)
+    return deployed(candidate, get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes), request)
 
 
 def _with_adapters(
@@ -322,7 +318,7 @@ def _with_adapters(
 
     def changed(one: Instance) -> Instance:
         resolved = replace(one.resolved, max_loras=count, max_lora_rank=workload.adapter_rank)
-        return instance(one.model, gpu, resolved, request)
+        return on_share(instance(one.model, gpu, resolved, request), gpu, candidate.sharers)
 
     if isinstance(made, Instance):
         return changed(made)

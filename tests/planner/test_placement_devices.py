@@ -11,12 +11,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from planner.catalog import slice_name
+from planner.catalog import get_gpu, get_model, slice_name
 from planner.errors import InputError
+from planner.placement.candidates import candidates
 from planner.placement.check import check
 from planner.placement.devices import restored, usd_per_hour, with_slices
+from planner.placement.disaggregation import deployed
 from planner.placement.solver import solve
 from planner.plan_types import GpuSlice, Placement, PlanRequest, PlanResult, StrandedReport
+from planner.recommend.curves import candidate_curve
+from planner.serving.types import Lengths, Load, SloTarget
 
 SEVENTHS = tuple(GpuSlice(0, "1g.10gb", f"MIG-{i}") for i in range(7))
 SLICE = slice_name(H100, "1g.10gb")
@@ -252,3 +256,24 @@ def test_every_plan_with_devices_passes_the_checker_and_moves_nothing_when_plann
     again, second = planned(nodes, asked, made, time_limit_s=5.0, current=plan.placements)
     kept(again, second)
     assert second.objective_usd_per_hour <= plan.objective_usd_per_hour + Decimal("0.0002")
+
+
+def test_what_is_drawn_of_a_shared_engine_is_what_was_sized() -> None:
+    """Curves and flips rebuild a candidate: on its share of the GPU, not as if it had the whole."""
+    small = {
+        "model": "Qwen/Qwen3-0.6B",
+        "load": Load("open", rate_per_s=0.5),
+        "input_tokens": Lengths("fixed", value=200),
+        "output_tokens": Lengths("fixed", value=50),
+        "slo": (SloTarget("ttft", "p90", 2000.0),),
+    }
+    asked = request([node("a")], [workload("w", **small), workload("v", **small)])
+    own = [c for c in candidates(asked.workloads[0], asked) if c.status == "ok" and c.gpus_per_replica == 1]
+    shared_one = next(c for c in own if c.sharers > 1)
+    made = deployed(shared_one, get_model(small["model"]), get_gpu(H100), asked)
+    alone = deployed(replace(shared_one, sharers=1), get_model(small["model"]), get_gpu(H100), asked)
+    assert made.memory == shared_one.memory
+    assert made.step.decode_ms(64, 1000.0) > 1.5 * alone.step.decode_ms(64, 1000.0)
+    curve = candidate_curve(shared_one, asked.workloads[0], asked)
+    at_knee = next(point for point in curve.points if point.rate_per_s == pytest.approx(curve.knee))
+    assert at_knee.performance.ttft_ms.mean >= made.step.mixed_ms(200, 0, 0.0)

@@ -19,7 +19,7 @@ from planner.jsonio import from_json, to_json
 from planner.memory import ledger
 from planner.placement.candidates import candidates
 from planner.placement.check import check
-from planner.placement.disaggregation import disaggregated_candidates, unit_of
+from planner.placement.disaggregation import deployed, disaggregated_candidates
 from planner.placement.pools import Asked, best_unit, gpus_needed, may_gain, unit_size
 from planner.plan import make_plan
 from planner.plan_types import Candidate, Placement
@@ -105,7 +105,7 @@ def test_units_are_named_and_survive_json(units, asked) -> None:
         assert again == unit
         assert "prefill" in place_words(unit.id)
         assert "decode" in place_words(unit.id)
-        made = unit_of(unit, get_model(unit_workload(asked).model), gpu_spec(), asked)
+        made = deployed(unit, get_model(unit_workload(asked).model), gpu_spec(), asked)
         assert made.gpus == unit.gpus_per_replica
 
 

@@ -215,18 +215,17 @@ class ElectricityChange:
             raise InputError("must be between 0 and 10 USD", field="usd_per_kwh", value=self.usd_per_kwh)
         if request.energy is None:
             raise InputError("the plan knows no price of electricity", field="usd_per_kwh", value=self.usd_per_kwh)
-        old = request.energy.usd_per_kwh
-        energy = replace(request.energy, usd_per_kwh=self.usd_per_kwh.quantize(KWH_STEP))
-        factor = self.usd_per_kwh / old if old else Decimal(1)
-        sites = tuple(replace(site, energy=_scaled_energy(site.energy, factor)) for site in request.site_energy)
-        found = replace(request, energy=replace(energy, bands=_scaled_energy(energy, factor).bands), site_energy=sites)
+        new, old = self.usd_per_kwh.quantize(KWH_STEP), request.energy.usd_per_kwh
         if old <= 0:
-            return found
-        share = self.usd_per_kwh / old
+            return replace(request, energy=replace(request.energy, usd_per_kwh=new))
+        factor = self.usd_per_kwh / old
+        sites = tuple(replace(site, energy=_scaled_energy(site.energy, factor)) for site in request.site_energy)
+        energy = replace(_scaled_energy(request.energy, factor), usd_per_kwh=new)
+        found = replace(request, energy=energy, site_energy=sites)
 
         def moved(price: GpuHourPrice) -> GpuHourPrice:
             parts = tuple(
-                (label, (usd * share).quantize(PRICE_STEP) if label == ELECTRICITY else usd)
+                (label, (usd * factor).quantize(PRICE_STEP) if label == ELECTRICITY else usd)
                 for label, usd in price.parts
             )
             more = sum((usd for _, usd in parts), Decimal(0)) - sum((usd for _, usd in price.parts), Decimal(0))

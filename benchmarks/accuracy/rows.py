@@ -285,102 +285,70 @@ def static_rows() -> list[MeasuredRow]:
 
 def h200_rows() -> list[MeasuredRow]:
     """Our own runs of vLLM 0.24.0 on one H200."""
-    rows = []
-    for row in _read("h200_vllm024.csv.gz"):
-        request = {
-            "id": row["run"],
-            "model": f"Qwen/{row['model']}",
-            "gpu": "H200-SXM-141GB",
-            "engine": "vllm",
-            "engine_version": "0.24.0",
-            "precision": row["precision"],
-            "load": {"kind": "closed", "concurrency": int(row["concurrency"]), "requests": int(row["num_prompts"])},
-            "input_tokens": int(row["isl"]),
-            "output_tokens": int(row["osl"]),
-        }
-        measured = {
-            "ttft": (float(row["mean_ttft_ms"]), "mean"),
-            "tpot": (float(row["mean_tpot_ms"]), "mean"),
-            "output_tok_per_s": (float(row["output_tok_s"]), "mean"),
-        }
-        rows.append(
-            MeasuredRow(
-                row["run"], "h200_vllm024", "qwen", "h200", request, measured,
-                load_label=f"{row['isl']}/{row['osl']} c{row['concurrency']}",
-            )
-        )  # fmt: skip
-    return rows
+    return [_on_h200(row, "h200", {"model": f"Qwen/{row['model']}"}, "") for row in _read("h200_vllm024.csv.gz")]
 
 
 def own_rows() -> list[MeasuredRow]:
     """Later runs of vLLM 0.24.0 on one H200: five dense models, closed and Poisson loads, mixed lengths."""
     rows = []
-    with OWN_RUNS.open(encoding="utf-8", newline="") as source:
-        found = list(csv.DictReader(source))
-    for row in found:
-        clients, spread, requests = _whole(row, "concurrency"), float(row["range_ratio"]), int(row["num_prompts"])
-        load: dict[str, Any] = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
-        if clients:
-            load = {"kind": "closed", "concurrency": clients, "requests": requests}
-        request = {
-            **_on_h200(row, load),
+    for row in _read_plain(OWN_RUNS):
+        spread = float(row["range_ratio"])
+        stated = {
             "model": f"{'meta-llama' if row['model'].startswith('Llama') else 'Qwen'}/{row['model']}",
+            "max_model_len": 8192,
             "input_tokens": _spread(int(row["isl"]), spread),
             "output_tokens": _spread(int(row["osl"]), spread),
         }
-        arrivals = f"c{clients}" if clients else f"{load['rate_per_s']:g}/s"
-        label = f"{row['isl']}/{row['osl']} {arrivals}{' mixed' if spread else ''}"
-        rows.append(
-            MeasuredRow(
-                row["run"], "h200_runs", family(row["model"]), "h200_runs", request, _means(row), load_label=label
-            )
-        )  # fmt: skip
+        rows.append(_on_h200(row, "h200_runs", stated, " mixed" if spread else ""))
     return rows
 
 
 def worker_rows() -> list[MeasuredRow]:
     """Runs of this project's node worker with AIPerf on one H200: a mixture of experts, and sessions of six turns."""
     rows = []
-    with WORKER_RUNS.open(encoding="utf-8", newline="") as source:
-        found = list(csv.DictReader(source))
-    for row in found:
-        clients, turns, requests = _whole(row, "concurrency"), int(row["turns"]), int(row["num_prompts"])
-        load: dict[str, Any] = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
-        if clients:
-            load = {"kind": "closed", "concurrency": clients, "requests": requests}
-        if turns > 1:
-            load["turns"] = turns
-        request = {**_on_h200(row, load), "gpu_memory_utilization": float(row["gpu_memory_utilization"])}
-        arrivals = f"c{clients}" if clients else f"{row['request_rate']}/s"
-        label = f"{row['isl']}/{row['osl']} {arrivals}{f' x {turns} turns' if turns > 1 else ''}"
-        rows.append(
-            MeasuredRow(
-                row["run"], "h200_worker", family(row["model"]), "h200_worker", request, _means(row), load_label=label
-            )
-        )  # fmt: skip
+    for row in _read_plain(WORKER_RUNS):
+        stated = {"max_model_len": 8192, "gpu_memory_utilization": float(row["gpu_memory_utilization"])}
+        rows.append(_on_h200(row, "h200_worker", stated, f" x {row['turns']} turns" if row["turns"] != "1" else ""))
     return rows
 
 
-def _on_h200(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
-    """The request of one of our runs of vLLM 0.24.0 on an H200."""
-    return {
+def _read_plain(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as source:
+        return list(csv.DictReader(source))
+
+
+def _on_h200(row: dict[str, str], kind: str, stated: dict[str, Any], words: str) -> MeasuredRow:
+    """One of our runs of vLLM 0.24.0 on an H200; ``stated`` beside what every run states, ``words`` end its label."""
+    clients, requests = _whole(row, "concurrency"), int(row["num_prompts"])
+    if clients:
+        load: dict[str, Any] = {"kind": "closed", "concurrency": clients, "requests": requests}
+    else:
+        load = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
+    if row.get("turns", "1") != "1":
+        load["turns"] = int(row["turns"])
+    request = {
         "id": row["run"],
         "model": row["model"],
         "gpu": "H200-SXM-141GB",
         "engine": "vllm",
         "engine_version": "0.24.0",
         "precision": row["precision"],
-        "max_model_len": 8192,
         "load": load,
         "input_tokens": int(row["isl"]),
         "output_tokens": int(row["osl"]),
+        **stated,
     }
-
-
-def _means(row: dict[str, str]) -> dict[str, tuple[float, str]]:
-    """What was measured, as means."""
     columns = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "output_tok_per_s": "output_tok_s"}
-    return {metric: (float(row[column]), "mean") for metric, column in columns.items()}
+    arrivals = f"c{clients}" if clients else f"{load['rate_per_s']:g}/s"
+    return MeasuredRow(
+        row["run"],
+        "h200_vllm024" if kind == "h200" else kind,
+        family(row["model"]),
+        kind,
+        request,
+        {metric: (float(row[column]), "mean") for metric, column in columns.items()},
+        load_label=f"{row['isl']}/{row['osl']} {arrivals}{words}",
+    )
 
 
 def _spread(nominal: int, ratio: float) -> Any:

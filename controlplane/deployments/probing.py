@@ -49,14 +49,20 @@ def probe_deployment(
         raise ValidationError({"load": str(error)}) from error
     wanted = wanted or planned_load(deployment)
     _check_load(wanted, deployment)
-    row = ProbeRun(deployment=deployment, load=to_json(wanted), emulated=deployment.emulated)
-    try:
-        row.prediction = to_json(prediction.predict_probe(deployment, wanted))
-    except PlannerError as error:
-        row.no_prediction_reason = str(error)
+    row = predicted_probe(deployment, wanted)
     with transaction.atomic():
         save_record(row, actor=actor)
         submit_probe(actor=actor, probe=row)
+    return row
+
+
+def predicted_probe(deployment: Deployment, load: ProbeLoad) -> ProbeRun:
+    """A probe of ``load``, not yet stored, with what is predicted of it, or why nothing is."""
+    row = ProbeRun(deployment=deployment, load=to_json(load), emulated=deployment.emulated)
+    try:
+        row.prediction = to_json(prediction.predict_probe(deployment, load))
+    except PlannerError as error:
+        row.no_prediction_reason = str(error)
     return row
 
 

@@ -11,14 +11,12 @@ from controlplane.core import access
 from controlplane.core.access import Actor
 from controlplane.core.models import Role
 from controlplane.core.services import save_record
-from controlplane.deployments import prediction, probing, services
+from controlplane.deployments import probing, services
 from controlplane.deployments.models import Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node
 from controlplane.planning.models import Plan
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import lengths_of
-from planner.errors import PlannerError
-from planner.jsonio import to_json
 from planner.words import ENGINE_LABEL
 from runners.contracts import ProbeLoad
 
@@ -76,11 +74,7 @@ def settle_verdict(*, actor: Actor, plan: Plan, workload: str) -> ProbeRun:
             prediction={key: candidate.get(key) for key in ("memory", "performance", "replicas", "evidence")},
         )
         save_record(row, actor=actor)
-        probe = ProbeRun(deployment=row, load=to_json(_load(record, candidate)))
-        try:
-            probe.prediction = to_json(prediction.predict_probe(row, _load(record, candidate)))
-        except PlannerError as error:
-            probe.no_prediction_reason = str(error)
+        probe = probing.predicted_probe(row, _load(record, candidate))
         save_record(probe, actor=actor)
     if services.worker_is_alive(node):
         services.launch_deployment(actor=actor, deployment=row)

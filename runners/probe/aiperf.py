@@ -12,7 +12,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +123,42 @@ def _rate(times: list[float]) -> float | None:
     return (len(times) - 1) / span if span > 0 else None
 
 
-def _slo_shares(folder: Path, load: ProbeLoad, total: int) -> dict[str, float]:
-    """Share of all requests, failed ones included, that met each limit by itself; {} without records or limits."""
-    rows = [_latencies(record) for record in measured(folder)] if load.slo_ms else []
-    if not rows:
-        return {}
-    return {
-        metric: sum(row[metric] is not None and row[metric] <= limit for row in rows) / max(total, len(rows))
-        for metric, limit in load.slo_ms.items()
-    }
+@dataclass(slots=True)
+class _Tally:
+    """What the records of a run add up to, in one reading of them; counts of requests, chunks and tokens."""
+
+    requests: int = 0
+    chunks: int = 0
+    tokens: float = 0.0
+    ends: list[float] = field(default_factory=list)
+    met: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def chunks_per_token(self) -> float | None:
+        """Streamed chunks per output token; None without records."""
+        return self.chunks / self.tokens if self.tokens else None
+
+    def slo_shares(self, total: int) -> dict[str, float]:
+        """Share of all ``total`` requests, failed ones included, that met each limit by itself; {} without records."""
+        return {metric: met / max(total, self.requests) for metric, met in self.met.items()} if self.requests else {}
+
+
+def _tally(folder: Path, load: ProbeLoad) -> _Tally:
+    found = _Tally(met=dict.fromkeys(load.slo_ms, 0))
+    for record in measured(folder):
+        found.requests += 1
+        found.ends.append(_at(record, "request_end_ns"))
+        metrics = record.get("metrics") or {}
+        gaps = (metrics.get("inter_chunk_latency") or {}).get("value")
+        length = (metrics.get("output_sequence_length") or {}).get("value")
+        if isinstance(gaps, list) and length:
+            found.chunks += len(gaps) + 1
+            found.tokens += length
+        if load.slo_ms:
+            row = _latencies(record)
+            for metric, limit in load.slo_ms.items():
+                found.met[metric] += row[metric] is not None and row[metric] <= limit
+    return found
 
 
 def _latencies(record: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +241,8 @@ def parse(summary: dict[str, Any], load: ProbeLoad, folder: Path) -> ProbeMetric
     one_pass = load.endpoint == EMBEDDINGS
     if (not streaming and not one_pass) or duration is None or duration <= 0:
         raise ProbeError("AIPerf reported no streamed token.", "Check that the engine streams on this route.")
-    chunks = _chunks_per_token(folder)
+    seen = _tally(folder, load)
+    chunks = seen.chunks_per_token
     mean_input = _value(summary, "input_sequence_length") or 0.0
     req_per_s = _value(summary, "request_throughput") or 0.0
     metrics = ProbeMetrics(
@@ -235,9 +263,9 @@ def parse(summary: dict[str, Any], load: ProbeLoad, folder: Path) -> ProbeMetric
         itl_kind="chunks" if chunks is not None and chunks < 0.95 else "tokens",
         goodput_per_s=(_value(summary, "goodput") or 0.0) if load.slo_ms else None,
         good_share=(_value(summary, "good_request_count") or 0.0) / total if load.slo_ms else None,
-        slo_shares=_slo_shares(folder, load, total),
+        slo_shares=seen.slo_shares(total),
         first_answer_ms=_stats(summary, "time_to_first_output_token"),
-        completions_per_s=_rate([_at(record, "request_end_ns") for record in measured(folder)]),
+        completions_per_s=_rate(seen.ends),
         send_lag_ms=_stats(summary, "credit_to_start_latency"),
         generator=f"aiperf {summary.get('aiperf_version', '')}".strip(),
     )
@@ -260,22 +288,10 @@ def doubts(metrics: ProbeMetrics, summary: dict[str, Any], load: ProbeLoad, fold
     lag = _value(summary, "credit_to_start_latency", "p99")
     if lag is not None and lag > _SEND_LAG_MS:
         found.append(f"The client sent up to {lag:.0f} ms (p99) late; latencies do not contain that wait.")
-    sent = _rate([_at(record, "request_start_ns") for record in measured(folder)])
-    if load.rate_per_s > 0 and sent is not None and sent < load.rate_per_s * (1 - max(0.05, 3 / load.requests**0.5)):
+    starts = [_at(record, "request_start_ns") for record in measured(folder)] if load.rate_per_s > 0 else []
+    sent = _rate(starts)
+    if sent is not None and sent < load.rate_per_s * (1 - max(0.05, 3 / load.requests**0.5)):
         found.append(f"The client sent {sent:.4g} requests a second, not {load.rate_per_s:g}: it fell behind.")
     if load.rate_per_s <= 0 and load.requests < 5 * load.concurrency:
         found.append("Fewer than five requests a client: throughput contains much of the ramp up and down.")
     return found
-
-
-def _chunks_per_token(folder: Path) -> float | None:
-    """Streamed chunks per output token over the measured requests, None without records."""
-    chunks = tokens = 0.0
-    for record in measured(folder):
-        metrics = record.get("metrics") or {}
-        gaps = (metrics.get("inter_chunk_latency") or {}).get("value")
-        length = (metrics.get("output_sequence_length") or {}).get("value")
-        if isinstance(gaps, list) and length:
-            chunks += len(gaps) + 1
-            tokens += length
-    return chunks / tokens if tokens else None

@@ -19,7 +19,7 @@ from planner.engines import ResolvedSettings, resolve, support
 from planner.errors import InfeasibleError, InputError, PlannerError, UnsupportedError
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
 from planner.estimate_disagg import answer_pools
-from planner.estimate_request import Query, longest, parse_pools, parse_request
+from planner.estimate_request import Query, parse_pools, parse_request
 from planner.memory import MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
 from planner.serving import Instance, Performance, predict
@@ -107,7 +107,7 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     answer["reasons"] = list(able.warnings)
     expected = None
     if query.inputs and query.outputs:
-        expected = _longest_prompt(query) + longest(query.outputs)
+        expected = _longest_prompt(query) + query.outputs.longest
     resolved = _with_room(resolve(query.settings, query.model, query.gpu, expected_len=expected), query, answer)
     total, others = query.gpu_memory_gib, query.used_by_others_gib
     memory = ledger(query.model, query.gpu, resolved, total_gib=total, used_by_others_gib=others)

@@ -15,7 +15,7 @@ from planner.economics import unit_costs
 from planner.engines import ResolvedSettings, support
 from planner.engines.disaggregation import ROLES, Role, refusals, role_settings
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
-from planner.estimate_request import PoolsQuery, longest
+from planner.estimate_request import PoolsQuery
 from planner.memory import MemoryLedger, ledger
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
@@ -70,8 +70,8 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
 def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[ResolvedSettings, MemoryLedger]]:
     """Settings and memory of the roles that are supported; the answer's status says when one cannot run."""
     decode = query.roles["decode"][0]
-    prompt = longest(decode.inputs) if decode.inputs else None
-    expected = prompt + longest(decode.outputs) if prompt and decode.outputs else None
+    prompt = decode.inputs.longest if decode.inputs else None
+    expected = prompt + decode.outputs.longest if prompt and decode.outputs else None
     found: dict[Role, tuple[ResolvedSettings, MemoryLedger]] = {}
     answer["disagg"] = {}
     for role in ROLES:

@@ -332,11 +332,6 @@ def _lengths(request: Mapping[str, Any], field: str, *, required: bool, path: st
     return Lengths("fixed", value=value or 1)
 
 
-def longest(lengths: Lengths) -> int:
-    """Longest length that occurs."""
-    return lengths.longest
-
-
 def _text(source: Mapping[str, Any], key: str, *, required: bool = False) -> str | None:
     value = source.get(key)
     if value is None:

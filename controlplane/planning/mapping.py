@@ -72,9 +72,13 @@ def _request(
     classes = fleet_money.price_classes(scenario.price_classes)
     class_of = {name: entry.name for entry, members in classes for name in members}
     energies = _energies(nodes, money)
+    prices = _prices(nodes, money)
     request = PlanRequest(
         name=scenario.name,
-        nodes=tuple(plan_node(node, _busy(node, live, names), _slices(node, live, names), money) for node in nodes),
+        nodes=tuple(
+            plan_node(node, _busy(node, live, names), _slices(node, live, names), prices[_pool(node)][0])
+            for node in nodes
+        ),
         workloads=tuple(
             replace(
                 plan_workload(w),
@@ -87,7 +91,7 @@ def _request(
         objective=cast(Any, scenario.objective),
         orchestrators=tuple(scenario.orchestrators),
         share_gpus=scenario.share_gpus,
-        purchase_options=() if scenario.mode == Scenario.Mode.OWNED else _purchase_options(nodes, money),
+        purchase_options=() if scenario.mode == Scenario.Mode.OWNED else _purchase_options(nodes, prices),
         limits=_limits(scenario),
         energy=_mean_energy(nodes, energies),
         calibrations=active_calibrations(),
@@ -104,7 +108,7 @@ def _request(
         price_erosion_per_year=scenario.price_erosion_per_year,
         horizon_months=scenario.horizon_months,
         site_energy=tuple(SiteEnergy(site.name, energy) for site, energy in energies.items()),
-        price_sheets=_price_sheets(nodes, money),
+        price_sheets=tuple(prices[pool][1] for pool in sorted(prices)),
     )
     return replace(request, rates=money.used)
 
@@ -126,7 +130,9 @@ def scenario_nodes(scenario: Scenario) -> list[Node]:
     return list(related.order_by("name"))
 
 
-def _purchase_options(nodes: list[Node], money: Converter) -> tuple[PurchaseOption, ...]:
+def _purchase_options(
+    nodes: list[Node], prices: dict[str, tuple[GpuHourPrice, PriceSheet]]
+) -> tuple[PurchaseOption, ...]:
     """More of the kinds of node at hand, at the price of their site, with the power and space of their type.
 
     Where nodes are planned, those are what may be bought: the kinds then only say what one takes.
@@ -137,7 +143,7 @@ def _purchase_options(nodes: list[Node], money: Converter) -> tuple[PurchaseOpti
         kind = node.node_type
         if (kind.pk, node.site_id) in kinds:
             continue
-        pattern = plan_node(node, money=money)
+        pattern = plan_node(node, price=prices[_pool(node)][0])
         pattern = replace(
             pattern, name=f"{node.site.slug}-{kind.slug}", state="planned", failure_domain="", tenant="", busy_gpus=(),
             slices=(), orchestrator="none", cluster="", partition="", min_replica_gpus=1, reserved_for="",
@@ -173,11 +179,12 @@ def plan_node(
     node: Node,
     busy: tuple[int, ...] = (),
     slices: tuple[GpuSlice, ...] = (),
-    money: Converter | None = None,
+    price: GpuHourPrice | None = None,
 ) -> PlanNode:
-    """One node with the price of its GPUs; raises ValidationError when that is not known."""
+    """One node with the price of its GPUs, in US dollars unless given; raises ValidationError when none is known."""
     kind = node.node_type
-    price, _ = _node_price(node, money or Converter(rates=exchange_rates()))
+    if price is None:
+        price, _ = _node_price(node, Converter(rates=exchange_rates()))
     return PlanNode(
         name=node.name,
         pool=_pool(node),
@@ -358,10 +365,10 @@ def _node_price(node: Node, money: Converter) -> tuple[GpuHourPrice, PriceSheet]
     return found, fleet_money.sheet_of(found, terms, facts, row.currency, money)
 
 
-def _price_sheets(nodes: list[Node], money: Converter) -> tuple[PriceSheet, ...]:
-    """How the price of each pool comes about."""
+def _prices(nodes: list[Node], money: Converter) -> dict[str, tuple[GpuHourPrice, PriceSheet]]:
+    """The price of each pool, one site's nodes of one type, and how it comes about."""
     first = {_pool(node): node for node in reversed(nodes)}
-    return tuple(_node_price(first[pool], money)[1] for pool in sorted(first))
+    return {pool: _node_price(node, money) for pool, node in first.items()}
 
 
 def _energies(nodes: list[Node], money: Converter) -> dict[Site, EnergyPrice]:

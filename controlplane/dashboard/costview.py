@@ -10,7 +10,6 @@ from typing import Any
 from controlplane.dashboard import figures_cost
 from controlplane.dashboard.chart import Chart
 from controlplane.planning.report import Bill, BillRow, bill
-from planner.catalog import default_price
 from planner.economics.cost import MTOK, break_even_with_cloud
 from planner.economics.currency import Converter
 from planner.economics.types import PriceSheet, PriceTerm
@@ -185,7 +184,6 @@ def cloud_price(request: PlanRequest, gpu: str) -> CloudPrice | None:
     if own is not None:
         return own
     try:
-        default_price(gpu)
         found = catalogue_price(gpu, "cloud_prices", Converter(request.currency, request.rates_as_of, request.rates))
     except PlannerError:
         return None

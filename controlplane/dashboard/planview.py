@@ -20,6 +20,7 @@ from controlplane.dashboard.planrow import (
     margin_bar,
     usd_per_mtok,
 )
+from controlplane.planning.report import output_price
 
 
 def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
@@ -61,14 +62,7 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
 
 def usd_per_mtok_output(rows: Sequence[WorkloadRow]) -> Decimal | None:
     """Cost of all placed workloads together per million output tokens, at the load carried in a month."""
-    usd, tokens = Decimal(0), Decimal(0)
-    for row in rows:
-        cost = (row.chosen or {}).get("cost")
-        if cost and cost.get("usd_per_mtok_output"):
-            month, each = Decimal(cost["usd_per_month"]), Decimal(cost["usd_per_mtok_output"])
-            usd += month
-            tokens += month / each if each else Decimal(0)
-    return usd / tokens if tokens else None
+    return output_price((row.chosen or {}).get("cost") or {} for row in rows)
 
 
 def monthly_parts(rows: Sequence[WorkloadRow]) -> list[tuple[str, Decimal]]:

@@ -13,6 +13,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.planning.models import Plan
+from controlplane.planning.report import output_price
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanRequest
@@ -127,16 +128,6 @@ def first_full(result: Json) -> tuple[int | None, str]:
     return min(full) if full else (None, "")
 
 
-def usd_per_mtok_output(served: Mapping[str, Served]) -> Decimal | None:
-    """The cost of all output of a plan, over all its output tokens: a mean weighted by tokens."""
-    usd = tokens = Decimal(0)
-    for item in served.values():
-        if item.usd_per_mtok_output:
-            usd += item.usd_per_hour
-            tokens += item.usd_per_hour / item.usd_per_mtok_output
-    return (usd / tokens).quantize(Decimal("0.000001")) if tokens else None
-
-
 def as_csv(found: Comparison) -> bytes:
     """Everything as one table: section, item, field, unit, a column for each plan, and whether they differ."""
     text = io.StringIO(newline="")
@@ -194,8 +185,8 @@ def _totals(plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]]) -> Ite
     yield of("idle_usd_per_hour", "Owned GPUs left idle", "usd", "$ / h", decimal("idle_usd_per_hour"))
     month = [Decimal(str(result["usd_per_hour"])) * HOURS_PER_MONTH for result in results]
     yield Line("usd_per_month", "A month of the placed GPUs", "usd", tuple(round(usd, 2) for usd in month), "$")
-    per_token = tuple(usd_per_mtok_output(side) for side in sides)
-    yield Line("usd_per_mtok_output", "Cost of output", "usd", per_token, "$ / M tok")
+    per_token = [_output_price(result, side) for result, side in zip(results, sides, strict=True)]
+    yield Line("usd_per_mtok_output", "Cost of output", "usd", tuple(per_token), "$ / M tok")
     yield of("gpus", "GPUs placed", "count", "", lambda r: sum(len(p["gpu_indexes"]) for p in r["placements"]))
     yield of("purchased", "Nodes bought", "count", "", lambda r: len(r.get("purchased_nodes", ())))
     yield of("free_gpus", "GPUs free", "count", "", lambda r: r["stranded_after"]["free_gpus"])
@@ -208,6 +199,13 @@ def _totals(plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]]) -> Ite
     yield of("too_close", "Verdicts too close", "count", "", lambda r: sum(v["too_close"] for v in r["verdicts"]))
     yield of("status", "Search", "text", "", lambda r: r["status"])
     yield of("gap", "Gap to the bound", "share", "", lambda r: round(r["gap"], 5))
+
+
+def _output_price(result: Json, served: Mapping[str, Served]) -> Decimal | None:
+    """Of what is placed, as on the plan's own page."""
+    costs = {item["id"]: item.get("cost") or {} for item in result.get("candidates", ())}
+    found = output_price(costs.get(item.candidate, {}) for item in served.values())
+    return None if found is None else found.quantize(Decimal("0.000001"))
 
 
 def _served(request: Json, result: Json) -> dict[str, Served]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from planner.economics.classes import factor_of
 from planner.economics.money import CENT, money, round_parts, split_exactly
@@ -21,9 +22,9 @@ from planner.placement.devices import gpus_worth, usd_per_hour
 from planner.placement.siteenergy import electricity_at, holds_electricity
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
 from planner.units import HOURS_PER_MONTH
+from planner.words import ENGINE_LABEL
 
 GPU_PARTS = "GPUs"  # labels of a cost breakdown that begin so are the GPU bill: carried load, idle head-room
-ENGINE_LABELS = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
 HEAD_ROOM = "GPUs, idle head-room"
 PEOPLE, ELECTRICITY = "people", "electricity"
 IDLE = "Owned GPUs left idle"
@@ -94,6 +95,19 @@ class Bill:
         """Rows of each tenant, by name; "" for what belongs to nobody in particular."""
         names = sorted({row.workload.tenant for row in self.rows})
         return {name: tuple(row for row in self.rows if row.workload.tenant == name) for name in names}
+
+
+def output_price(costs: Iterable[Mapping[str, Any]]) -> Decimal | None:
+    """USD per million output tokens of several costs (JSON of CostBreakdown) together: their bills over their output
+    tokens; None where no output is served.
+    """
+    usd, tokens = Decimal(0), Decimal(0)
+    for cost in costs:
+        if cost.get("usd_per_mtok_output"):
+            month, each = Decimal(str(cost["usd_per_month"])), Decimal(str(cost["usd_per_mtok_output"]))
+            usd += month
+            tokens += month / each if each else Decimal(0)
+    return usd / tokens if tokens else None
 
 
 def bill(request: PlanRequest, result: PlanResult) -> Bill:
@@ -257,7 +271,7 @@ def _line(row: BillRow, labels: Sequence[str]) -> list[Cell]:
         row.workload.name,
         row.workload.tenant or None,
         row.workload.model,
-        ENGINE_LABELS.get(settings.engine.value, settings.engine.value) if settings is not None else None,
+        ENGINE_LABEL.get(settings.engine.value, settings.engine.value) if settings is not None else None,
         settings.version if settings is not None else None,
         chosen.gpu if chosen is not None else None,
         row.gpus,

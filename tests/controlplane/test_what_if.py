@@ -15,6 +15,7 @@ from django.utils import timezone
 
 import planner.plan
 from controlplane.core.models import User
+from controlplane.dashboard import planview
 from controlplane.inventory.models import Node
 from controlplane.jobs import running
 from controlplane.planning import comparing, discarding, services
@@ -235,3 +236,12 @@ def test_growth_of_a_scenario_reaches_the_planner(base: Plan, planner: User, mon
     (request,) = asked
     assert {w.growth_per_month for w in request.workloads} == {0.04}
     assert request.lead_time_months == 5.0
+
+
+def test_plans_side_by_side_state_the_cost_of_their_own_pages(base: Plan, everything: dict[str, Any]) -> None:
+    other = everything["other"]
+    found = comparing.compare([base, other])
+    line = next(total for total in found.totals if total.key == "usd_per_mtok_output")
+    for plan, value in zip((base, other), line.values, strict=True):
+        rows = planview.workload_rows(plan.request, plan.result)
+        assert value == planview.usd_per_mtok_output(rows).quantize(Decimal("0.000001"))

@@ -17,7 +17,7 @@ from planner.engines.types import ResolvedSettings
 from planner.errors import InputError
 from planner.serving import bands
 from planner.serving.arrivals import request_set, trace_at_rate
-from planner.serving.metrics import percentiles, slo_ratio
+from planner.serving.metrics import percentiles, samples_of, slo_ratio
 from planner.serving.types import LargestLoad, Lengths, Load, SimResult, SloTarget
 from planner.steptime.kernel import step_ms
 from planner.steptime.types import StepModel, kernel_args
@@ -128,6 +128,7 @@ def _summary(
         kv_waste=0.0,
         steps=steps,
         saturated=bool(grows),
+        samples=samples_of(latency, latency),
     )
 
 

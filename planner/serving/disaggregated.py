@@ -27,6 +27,7 @@ from planner.serving.metrics import (
     histogram_percentiles,
     meets_slo,
     percentiles,
+    samples_of,
     tpot_ms,
 )
 from planner.serving.simulator import as_reached, instance_rules, is_saturated, within_context
@@ -355,5 +356,6 @@ def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tup
         kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
         saturated=is_saturated(records, requests),
+        samples=samples_of(run.ttft, run.e2e, tpot_ms(records), hist),
     )
     return result, use

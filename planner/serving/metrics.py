@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.serving import state as k
-from planner.serving.types import F64, Percentiles, SloTarget
+from planner.serving.types import F64, Distribution, Percentiles, Samples, SloTarget
 
 _QUANTILES = (50.0, 90.0, 95.0, 99.0)
 
@@ -25,10 +25,24 @@ def histogram_percentiles(hist: np.ndarray) -> Percentiles | None:
     total = int(hist.sum())
     if total == 0:
         return None
-    centre = k.ITL_LOW_MS * np.exp((np.arange(hist.size) - 0.5) * k.ITL_LOG_STEP)
+    centre = _gap_centres(hist.size)
     cumulated = np.cumsum(hist)
     found = [float(centre[np.searchsorted(cumulated, q / 100.0 * total)]) for q in _QUANTILES]
     return Percentiles(float((centre * hist).sum() / total), *found)
+
+
+def samples_of(ttft: F64, e2e: F64, tpot: F64 | None = None, gaps: np.ndarray | None = None) -> Samples:
+    """The latencies of a run (ms); ``gaps`` is the kernel's histogram of token gaps."""
+    return Samples(
+        Distribution(ttft.copy()),
+        Distribution(e2e.copy()),
+        None if tpot is None else Distribution(tpot),
+        None if gaps is None else Distribution(_gap_centres(gaps.size), gaps),
+    )
+
+
+def _gap_centres(bins: int) -> F64:
+    return k.ITL_LOW_MS * np.exp((np.arange(bins) - 0.5) * k.ITL_LOG_STEP)
 
 
 def tpot_ms(records: F64) -> F64:

@@ -19,6 +19,7 @@ from planner.serving.metrics import (
     histogram_percentiles,
     meets_slo,
     percentiles,
+    samples_of,
     tpot_ms,
 )
 from planner.serving.router import Router, run_routed
@@ -180,6 +181,7 @@ def summarise(
     output = float(ended[:, k.R_OUTPUT].sum())
     prompts = float(ended[:, k.R_INPUT].sum())
     hist = np.sum([engine.itl_hist for engine in engines], axis=0)
+    tpot = tpot_ms(records)
     return SimResult(
         requests=requests.size,
         completed=records.shape[0],
@@ -188,7 +190,7 @@ def summarise(
         total_tok_per_s=(output + prompts) / duration_s,
         req_per_s=ended.shape[0] / duration_s,
         ttft_ms=percentiles(records[:, k.R_TTFT]),
-        tpot_ms=percentiles(tpot_ms(records)),
+        tpot_ms=percentiles(tpot),
         itl_ms=histogram_percentiles(hist),
         e2e_ms=percentiles(records[:, k.R_E2E]),
         goodput_per_s=float(meets_slo(ended, slo).sum()) / duration_s if slo else None,
@@ -201,6 +203,7 @@ def summarise(
         saturated=is_saturated(records, requests),
         timeline=_timeline(engines[0]) if engines[0].timeline.shape[0] else None,
         prefix_hit=float(ended[:, k.R_HIT].sum()) / prompts if prompts > 0 else 0.0,
+        samples=samples_of(records[:, k.R_TTFT], records[:, k.R_E2E], tpot, hist),
     )
 
 

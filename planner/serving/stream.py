@@ -13,7 +13,7 @@ from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.metrics import histogram_percentiles, meets_slo, tpot_ms
-from planner.serving.types import F64, Percentiles, SimResult, SloTarget
+from planner.serving.types import F64, Distribution, Percentiles, Samples, SimResult, SloTarget
 from planner.steptime.types import StepModel
 
 CHUNK = 65_536
@@ -39,6 +39,10 @@ class Folded:
         self.bins += np.bincount(np.minimum(index.astype(np.int64), _BINS - 1), minlength=_BINS)
         self.total += float(values.sum())
         self.count += values.size
+
+    def distribution(self) -> Distribution:
+        """Every value at the centre of its bin."""
+        return Distribution(_LOW_MS * np.exp((np.arange(_BINS) + 0.5) * _STEP), self.bins)
 
     def percentiles(self) -> Percentiles | None:
         """Mean and percentiles; None without values."""
@@ -125,4 +129,5 @@ def run_stream(
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
         saturated=bool(fifth and late > 2.0 * early and late - early > 50.0 * duration_s),
         prefix_hit=float(totals[4] / totals[2]) if totals[2] else 0.0,
+        samples=Samples(ttft.distribution(), e2e.distribution(), tpot.distribution()),
     )

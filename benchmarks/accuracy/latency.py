@@ -16,7 +16,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,17 @@ def score_all(rows: Iterable[MeasuredRow], jobs: int) -> list[Scored]:
         return [scored for group in ordered for scored in score_group(group)]
     with ProcessPoolExecutor(jobs) as pool:
         return [scored for group in pool.map(score_group, ordered, chunksize=1) for scored in group]
+
+
+def with_slot_short(row: MeasuredRow) -> MeasuredRow:
+    """A row of TensorRT-LLM 1.0 in a closed loop, as if the engine had one slot fewer than there are clients."""
+    request = row.request
+    clients = request["load"].get("concurrency", 0)
+    if request["engine"] != "tensorrt_llm" or clients < 2 or "max_num_seqs" in request:
+        return row
+    if not str(request.get("engine_version", "")).startswith("1.0."):
+        return row
+    return replace(row, request={**request, "max_num_seqs": clients - 1})
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, dict[str, float]]:
@@ -200,6 +211,8 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
     parser.add_argument("--write-residuals", action="store_true")
     parser.add_argument("--dump", type=Path, help="write each row's prediction as JSON lines")
+    parser.add_argument("--slot-short", action="store_true", help="what TensorRT-LLM 1.0's rows look like: one slot "
+                        "fewer than clients, as nothing published says")  # fmt: skip
     options = parser.parse_args(argv)
     rows: list[MeasuredRow] = []
     for name, load in (
@@ -215,6 +228,8 @@ def run(argv: list[str]) -> dict[str, Any]:
             found = load()
             every = max(1, len(found) // options.limit) if options.limit else 1
             rows.extend(found[::every])
+    if options.slot_short:
+        rows = [with_slot_short(row) for row in rows]
     scored = score_all(rows, options.jobs)
     print_tables(scored)
     print_worst([s for s in scored if s.row.kind not in ("serving_stated", "disagg")] or scored)

@@ -65,17 +65,17 @@ _LEDGER = {
 
 
 def of_candidate(request: Json, candidate: Json) -> list[Working]:
-    """Every figure of a candidate that can be opened, in the order in which they build on each other."""
+    """Every figure of a candidate that can be opened, in the order in which they build on each other.
+
+    None of one that its engine does not support: there is no figure of it.
+    """
+    if candidate.get("status") == "unsupported":
+        return []
     makers: tuple[Callable[[Json, Json], Working | None], ...] = (
         _memory, _rate, _replicas, _ttft, _tpot, _output, _price, _month, _per_token,
     )  # fmt: skip
     made = (make(request, candidate) for make in makers)
     return [working for working in made if working is not None]
-
-
-def figure(request: Json, candidate: Json, key: str) -> Working | None:
-    """One of them by its key."""
-    return next((working for working in of_candidate(request, candidate) if working.key == key), None)
 
 
 def of_plan(request: Json, result: Json) -> list[Working]:

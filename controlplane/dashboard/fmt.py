@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
@@ -101,6 +102,16 @@ _currency: ContextVar[str] = ContextVar("currency", default=BASE)
 def use_currency(code: str | None = None) -> None:
     """Amounts of this request are in ``code`` from here on; in dollars without one."""
     _currency.set(code or BASE)
+
+
+@contextmanager
+def in_currency(code: str | None) -> Iterator[None]:
+    """Amounts are in ``code`` while it lasts; in dollars without one."""
+    token = _currency.set(code or BASE)
+    try:
+        yield
+    finally:
+        _currency.reset(token)
 
 
 def currency() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -108,6 +109,46 @@ class CurvesSerializer(serializers.Serializer):
     job = serializers.UUIDField(source="job_id", allow_null=True)
     points = serializers.JSONField(allow_null=True, help_text="CandidateCurve of the planner; see docs/planner.md.")
     reason = serializers.CharField(allow_blank=True)
+
+
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string"}], "nullable": True})
+class FigureField(serializers.Field):
+    """A figure as it was computed: a number, an amount of money as text, a word, or null."""
+
+    def to_representation(self, value: Any) -> Any:
+        """Money keeps its digits."""
+        return str(value) if isinstance(value, Decimal) else value
+
+
+class TermSerializer(serializers.Serializer):
+    """One line of an arithmetic."""
+
+    word = serializers.CharField(help_text="What it is.")
+    value = FigureField()
+    unit = serializers.CharField(allow_blank=True)
+    source = serializers.CharField(allow_blank=True, help_text="Where it comes from.")  # type: ignore[assignment]
+
+
+class WorkingSerializer(serializers.Serializer):
+    """How one figure came about: what was put in, by which formula, and what comes out when it is computed again."""
+
+    key = serializers.CharField(help_text="Name of the figure, for ?figure=.")
+    title = serializers.CharField()
+    value = FigureField()
+    unit = serializers.CharField(allow_blank=True, help_text="Amounts are in the currency of the plan.")
+    formula = serializers.CharField()
+    terms = TermSerializer(many=True)
+    evidence = serializers.CharField(
+        allow_blank=True, help_text="measured, calibrated, silicon, extrapolated or roofline; empty of mere sums."
+    )
+    band = serializers.ListField(
+        child=serializers.FloatField(allow_null=True), min_length=2, max_length=2, help_text="80 % interval; or nulls."
+    )
+    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
+    again = serializers.FloatField(
+        allow_null=True, help_text="What the lines give; null where that takes a simulation."
+    )
+    holds = serializers.BooleanField(allow_null=True, help_text="Whether the lines give the figure; null as before.")
 
 
 class PlacementSerializer(RecordSerializer):

@@ -10,7 +10,7 @@ from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import action
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -21,6 +21,7 @@ from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import ReadViewSet, RecordViewSet, accepted, acting, actor_of
 from controlplane.api.views.whatif import WhatIfActions
 from controlplane.core.models import Role
+from controlplane.dashboard import fmt, workings
 from controlplane.inventory.models import Node, Site
 from controlplane.planning import discarding, exporting, services
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
@@ -155,6 +156,32 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
         """The engine for each workload: margin with its interval, reasons, flip points, the probe that settles it."""
         wanted = {key: request.query_params[key] for key in ("workload",) if key in request.query_params}
         return Response([item for item in self._part("verdicts") if _matches(item, wanted)])
+
+    @extend_schema(
+        responses=shapes.WorkingSerializer(many=True),
+        filters=False,
+        parameters=[
+            _one_of("candidate", "Of the figures of this candidate (id)."),
+            _one_of("workload", "Of the verdict on this workload (name)."),
+            _one_of("figure", "Only of the figure of this key."),
+        ],
+    )
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def workings(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The arithmetic behind figures: of a candidate, of a verdict, or without either of the plan's totals."""
+        plan = get_object_or_404(Plan, pk=self.kwargs["pk"])
+        wanted = {name: request.query_params.get(name, "") for name in ("candidate", "workload", "figure")}
+        if wanted["candidate"] and wanted["workload"]:
+            raise ValidationError("Give either candidate or workload; without either come the totals of the plan.")
+        result, asked = self._result(plan), plan.request or {}
+        with fmt.in_currency(asked.get("currency")):
+            try:
+                found = workings.of(asked, result, **wanted)
+            except workings.UnknownPartError as error:
+                raise NotFound(f"{error} See /plans/{plan.pk}/candidates/ and /plans/{plan.pk}/verdicts/.") from error
+            if wanted["figure"] and not found:
+                raise NotFound(f"There is no figure {wanted['figure'][:60]!r}; leave figure out to see all.")
+            return Response(shapes.WorkingSerializer(found, many=True).data)
 
     @extend_schema(responses=shapes.PlacementSerializer(many=True), filters=False)
     @action(detail=True, methods=["get"], pagination_class=None)

@@ -380,6 +380,7 @@ def worked(value: Any, unit: str = "") -> SafeString:
     """A figure of an arithmetic: money or a number with its unit."""
     if fmt.as_float(value) is None:
         return NO_DATA
-    if unit.startswith("$"):
-        return _number(fmt.money(value), unit[1:].strip(), f"${fmt.exact(value)}")
+    sign = fmt.sign()
+    if unit.startswith(sign):
+        return _number(fmt.money(value), unit.removeprefix(sign).strip(), f"{sign}{fmt.exact(value)}")
     return _number(fmt.sig(value), unit, f"{fmt.exact(value)} {unit}".strip())

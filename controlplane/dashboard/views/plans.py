@@ -23,6 +23,7 @@ from controlplane.dashboard import (
     planrow,
     planview,
     selectors,
+    workings,
 )
 from controlplane.dashboard.forms import ScenarioForm
 from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
@@ -222,17 +223,15 @@ def plan_candidate(request: HttpRequest, pk: int) -> HttpResponse:
 def how(request: HttpRequest, pk: int) -> HttpResponse:
     """The arithmetic behind ``?figure=``: of the plan, of ``candidate=``, or of the verdict on ``workload=``."""
     record = _plan(pk)
-    asked, result = record.request or {}, record.result or {}
-    key, candidate = request.GET.get("figure", ""), request.GET.get("candidate")
-    if candidate:
-        found = next((c for c in result.get("candidates", ()) if c["id"] == candidate), None)
-        working = arithmetic.figure(asked, found, key) if found else None
-    elif name := request.GET.get("workload"):
-        working = arithmetic.margin(_workload_row(record, name)[0])
-    else:
-        working = next((w for w in arithmetic.of_plan(asked, result) if w.key == key), None) if result else None
+    asked = {name: request.GET.get(name, "") for name in ("candidate", "workload", "figure")}
+    try:
+        found = workings.of(record.request or {}, record.result or {}, **asked)
+    except workings.UnknownPartError as error:
+        raise Http404(str(error)) from error
+    working = found[0] if asked["figure"] and found else None
     if working is None:
         raise Http404(f"{record} has no such figure.")
+    candidate = asked["candidate"]
     context = {"plan": record, "working": working, "candidate": candidate}
     template = "dashboard/_how.html" if request.headers.get("HX-Request") else "dashboard/how.html"
     return show(request, template, context)

@@ -1,15 +1,24 @@
 """Planning one step: room for the running sequences, the prompt under way, and who is admitted from the queue.
 
 vLLM V1: running first in order of admission, a token budget, chunked prefill, head-of-line blocking of the waiting
-queue, full-sequence admission since 0.19, preemption of the last admitted by recompute. TensorRT-LLM's in-flight
-batcher: whole prompts, reservation of the full output, an extra step of a finished request under the overlap scheduler.
+queue, full-sequence admission since 0.19, preemption of the last admitted, who recomputes what the prefix cache lost.
+TensorRT-LLM's in-flight batcher: whole prompts, reservation of the full output, an extra step of a finished request
+under the overlap scheduler.
 """
 
 from __future__ import annotations
 
 from planner.compiling import part
 from planner.serving.aggregates import collect_finishing, preempt, start_decode
-from planner.serving.prefixcache import cached_units, evict_units, fill_units, take_units, units_in_use
+from planner.serving.prefixcache import (
+    cached_units,
+    evict_units,
+    fill_units,
+    left_blocks,
+    take_blocks,
+    take_units,
+    units_in_use,
+)
 from planner.serving.state import (
     DECODE,
     F_HELD,
@@ -53,6 +62,7 @@ from planner.serving.state import (
     P_PERIOD,
     P_PP,
     P_RESERVE,
+    P_REUSE,
     P_SPEC,
     P_UNIT,
     P_UNIT_BLOCKS,
@@ -94,7 +104,7 @@ def plan_step(s: KernelState) -> bool:
     ints[I_COUNTER] += 1
     if decodes > 0:
         if s.policy[P_RESERVE] == 0:
-            ints[I_FREE] -= s.residues[ints[I_COUNTER] % s.policy[P_PERIOD]]
+            take_blocks(s, s.residues[ints[I_COUNTER] % s.policy[P_PERIOD]])
         floats[F_KV_SUM] += s.delays[Q_TOKENS_PER_STEP] * decodes
     ints[I_PLAN_DECODES] = decodes
     floats[F_PLAN_KV] = floats[F_KV_SUM]
@@ -174,7 +184,7 @@ def _continue_prompt(s: KernelState, side: int, budget: int) -> int:
         ints[I_PLAN_PREEMPTED] += 1
         return budget
     slots[partial, S_BLOCKS] += need
-    ints[I_FREE] -= need
+    take_blocks(s, need)
     _compute(s, done, chunk)
     slots[partial, S_COMPUTED] = done + chunk
     if s.policy[P_UNIT] > 0:
@@ -195,13 +205,14 @@ def _admit(s: KernelState, side: int, budget: int) -> None:
     reserve = s.policy[P_RESERVE] != 0
     while budget > 0 and ints[I_RUNNING] < s.policy[P_MAX_SEQS]:
         resumed = ints[I_PREEMPTED] > 0
-        slot = -1
+        slot, own = -1, 0
         head = ints[I_NEXT]
         if resumed:
             slot = s.lists[M_PREEMPTED, ints[I_PREEMPTED] - 1]
             length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
             total = slots[slot, S_INPUT] + slots[slot, S_OUTPUT]
-            hit = 0
+            own = left_blocks(s, slot)
+            hit = max(own * block, s.slots[slot, S_HIT]) if s.policy[P_REUSE] != 0 else 0
         elif head < ints[I_ISSUED] and s.visible[head] <= s.floats[F_NOW]:
             length = s.inputs[head]
             total = length + s.outputs[head]
@@ -245,7 +256,8 @@ def _admit(s: KernelState, side: int, budget: int) -> None:
         slots[slot, S_SEQ] = ints[I_SEQ]
         slots[slot, S_BLOCKS] = need
         slots[slot, S_STATE] = PREFILL
-        ints[I_FREE] -= need - shared
+        take_blocks(s, need - shared - own)
+        ints[I_FREE] -= own
         ints[I_RUNNING] += 1
         if s.policy[P_UNIT] > 0:
             take_units(s, slot, units)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.compiling import part
-from planner.serving.prefixcache import leave_units
+from planner.serving.prefixcache import leave_blocks, leave_units
 from planner.serving.state import (
     DECODE,
     F_CUR_MS,
@@ -25,7 +25,6 @@ from planner.serving.state import (
     I_DECODING,
     I_FIN0,
     I_FIRST0,
-    I_FREE,
     I_HEAP,
     I_NOW_VALID,
     I_PARTIAL,
@@ -156,7 +155,10 @@ def growth(s: KernelState, decoding: int, counter: int, steps: int) -> int:
 
 @part
 def preempt(s: KernelState, slot: int) -> None:
-    """Free everything ``slot`` holds and put it in front of the waiting queue; its tokens so far become prompt."""
+    """Free everything ``slot`` holds and put it in front of the waiting queue; its tokens so far become prompt.
+
+    vLLM ``v1/core/sched/scheduler.py: _preempt_request``.
+    """
     ints = s.ints
     if s.slots[slot, S_STATE] == DECODE:
         gain = s.delays[Q_TOKENS_PER_STEP]
@@ -170,7 +172,7 @@ def preempt(s: KernelState, slot: int) -> None:
         computed = s.slots[slot, S_COMPUTED]
         s.floats[F_HELD] -= computed
     s.times[slot, T_LAST] = s.floats[F_NOW] + (s.floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
-    ints[I_FREE] += s.slots[slot, S_BLOCKS]
+    leave_blocks(s, slot, computed)
     if s.policy[P_UNIT] > 0:
         leave_units(s, slot, computed)
     ints[I_RUNNING] -= 1

@@ -57,6 +57,7 @@ class InstanceRun:
         ints[k.P_PERIOD] = max(1, round(policy.block_tokens / gain))
         ints[k.P_CHUNK_MULTIPLE] = max(1, policy.chunk_multiple)
         ints[k.P_CACHED_IN_BUDGET] = policy.cached_tokens_use_budget
+        ints[k.P_REUSE] = policy.prefix_caching
         self.policy = ints
         front = step.front_end
         delays = np.zeros(k.Q_COUNT)
@@ -186,6 +187,7 @@ class InstanceRun:
             raise InputError(
                 f"must be whole blocks of {block} tokens", field="prefixes.unit_tokens", value=prefixes.unit_tokens
             )
+        self.policy[k.P_REUSE] = 0
         self.policy[k.P_UNIT] = prefixes.unit_tokens
         self.policy[k.P_UNIT_BLOCKS] = prefixes.unit_tokens // block
         self.chain, self.spans = prefixes.chain, prefixes.spans

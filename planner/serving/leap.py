@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.compiling import part
 from planner.serving.aggregates import add_itl, collect_finishing, first_is_stale, growth, heap_pop
-from planner.serving.prefixcache import evict_units
+from planner.serving.prefixcache import evict_units, take_blocks
 from planner.serving.state import (
     F_ALLOC_MS,
     F_BATCH_MS,
@@ -111,7 +111,7 @@ def leap(s: KernelState, tables: Any, until_ms: float) -> None:
     floats[F_BATCH_MS] += total_ms * decodes
     floats[F_ALLOC_MS] += total_ms * (used0 + 0.5 * grown)
     floats[F_LIVE_MS] += total_ms * (floats[F_KV_SUM] + floats[F_HELD] + 0.5 * gain * decodes * steps)
-    ints[I_FREE] -= grown
+    take_blocks(s, grown)
     ints[I_COUNTER] = counter + steps
     ints[I_STEPS] += steps
     ints[I_LEAPT] += steps

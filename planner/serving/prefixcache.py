@@ -5,6 +5,13 @@ blocks are free all the same, and lose their content when they are handed out ag
 request the last block first. A request takes the longest run of leading blocks that is there; blocks that others run on
 are shared. Counted in units of ``policy[P_UNIT]`` tokens (``policy[P_UNIT_BLOCKS]`` blocks); ``chain`` names the units
 of a request in order, ``spans`` says where its part of the chain starts and how many whole units it can fill.
+
+Where no units are named, requests share nothing but what the load says, and only a preempted one meets its own blocks
+again. Those need no list (``leave_blocks``): the free blocks are a queue, handed out at its head. Given back are blocks
+at its tail, a request's last block first (vLLM ``v1/core/kv_cache_manager.py: free``, ``block_pool.py: free_blocks``,
+0.11 and 0.24); the last preempted resumes first and takes its own out of the queue (``touch``), so what lies in front
+of the blocks of the others never changes but by handing out. Counting what was handed out (``ints[I_TAKEN]``) thus
+tells exactly which blocks are left. Since 0.23 the one block that is not full comes to the head instead: not modelled.
 """
 
 from __future__ import annotations
@@ -16,13 +23,44 @@ from planner.serving.state import (
     C_USERS,
     I_CACHED,
     I_FREE,
+    I_TAKEN,
     NOT_THERE,
+    P_BLOCK,
+    P_REUSE,
     P_UNIT,
     P_UNIT_BLOCKS,
+    S_BLOCKS,
     S_ID,
+    S_LEFT,
+    S_LEFT_AT,
     S_UNITS,
     KernelState,
 )
+
+
+@part
+def take_blocks(s: KernelState, blocks: int) -> None:
+    """Hand out ``blocks`` free blocks, those that lie free the longest first."""
+    s.ints[I_FREE] -= blocks
+    s.ints[I_TAKEN] += blocks
+
+
+@part
+def leave_blocks(s: KernelState, slot: int, tokens: int) -> None:
+    """``slot`` gives its blocks back after ``tokens``, and will come again for those that are full."""
+    full = min(tokens // s.policy[P_BLOCK], s.slots[slot, S_BLOCKS])
+    s.slots[slot, S_LEFT] = full
+    s.slots[slot, S_LEFT_AT] = s.ints[I_TAKEN] + s.ints[I_FREE] + s.slots[slot, S_BLOCKS] - full
+    s.ints[I_FREE] += s.slots[slot, S_BLOCKS]
+
+
+@part
+def left_blocks(s: KernelState, slot: int) -> int:
+    """Leading blocks of the last preempted ``slot`` that nobody was given since."""
+    if s.policy[P_REUSE] == 0:
+        return 0
+    gone = max(0, s.ints[I_TAKEN] - s.slots[slot, S_LEFT_AT])
+    return max(0, s.slots[slot, S_LEFT] - gone)
 
 
 @part

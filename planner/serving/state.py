@@ -1,6 +1,7 @@
 """Where the kernel keeps what: its arrays, their columns, policy and delay slots, codes.
 
-What is called ``plan`` is the step just planned, ``cur`` the step that runs while it is planned.
+What is called ``plan`` is the step just planned, ``cur`` the step that runs while it is planned. ``I_TAKEN``,
+``S_LEFT``, ``S_LEFT_AT`` and ``P_REUSE`` are of what preempted requests find again: ``prefixcache.leave_blocks``.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ import numpy as np
     I_PLAN_PREEMPTED,
     I_PLAN_GHOSTS,
     I_CACHED,
+    I_TAKEN,
     I_COUNT,
-) = range(35)
+) = range(36)
 
 # float state
 (
@@ -87,8 +89,10 @@ import numpy as np
     S_STATE,
     S_ID,
     S_UNITS,
+    S_LEFT,
+    S_LEFT_AT,
     S_COUNT,
-) = range(13)
+) = range(15)
 # per-slot times, and the KV tokens that a sequence out of the aggregates holds
 T_SEND, T_FIRST, T_LAST, T_HELD, T_COUNT = range(5)
 # slot states
@@ -115,8 +119,9 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
     P_CACHED_IN_BUDGET,
     P_UNIT,
     P_UNIT_BLOCKS,
+    P_REUSE,
     P_COUNT,
-) = range(20)
+) = range(21)
 # policy floats
 (
     Q_TOKENS_PER_STEP,

@@ -1,16 +1,56 @@
 """A slow, plain scheduler that walks every request in every step: the oracle for the numba kernel.
 
-Same rules as ``planner.serving.kernel``, but no aggregates, no heap and no leaps. Only for speculative gain 1 and pp 1.
+Same rules as ``planner.serving.kernel``, but no aggregates, no heap, no leaps, and a pool that names every block. Only
+for speculative gain 1 and pp 1.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import InstanceRules
 from planner.steptime.kernel import step_ms
 from planner.steptime.types import FrontEnd, StepModel, kernel_args
+
+
+class BlockPool:
+    """Every KV block, free or not, as vLLM's ``block_pool.py`` keeps them: freed at the tail, handed out at the head.
+
+    ``kept`` says where the blocks of a request are that still hold what it computed, by request and position.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.free: deque[int] = deque(range(blocks))
+        self.content: dict[int, tuple[int, int]] = {}
+        self.kept: dict[tuple[int, int], int] = {}
+
+    def take(self, count: int) -> list[int]:
+        """Hand out ``count`` blocks; what they held is lost."""
+        taken = [self.free.popleft() for _ in range(count)]
+        for block in taken:
+            if block in self.content:
+                del self.kept[self.content.pop(block)]
+        return taken
+
+    def give(self, blocks: Sequence[int]) -> None:
+        """Take blocks back, a request's last first."""
+        self.free.extend(reversed(blocks))
+
+    def fill(self, request: int, blocks: Sequence[int], full: int) -> None:
+        """The first ``full`` of ``blocks`` now hold the whole of what ``request`` has there."""
+        for position, block in enumerate(blocks[:full]):
+            self.content[block] = (request, position)
+            self.kept[request, position] = block
+
+    def resume(self, request: int, most: int) -> list[int]:
+        """The leading blocks, at most ``most``, that still hold what ``request`` computed."""
+        found: list[int] = []
+        while len(found) < most and (request, len(found)) in self.kept:
+            found.append(self.kept[request, len(found)])
+        return found
 
 
 @dataclass(eq=False)
@@ -26,7 +66,7 @@ class Request:
     generated: int = 0  # tokens made before the current pass over the prompt
     computed: int = 0
     made: int = 0  # tokens made in this pass
-    blocks: int = 0
+    blocks: list[int] = field(default_factory=list)
     state: str = "waiting"  # waiting, prefill, decode, finishing, done
     first: float | None = None
     done_at: float | None = None
@@ -57,7 +97,8 @@ class ReferenceScheduler:
         self.step, self.rules, self.policy = step, rules, rules.policy
         self.front: FrontEnd = step.front_end
         self.tables = kernel_args(step.tables)
-        self.free = rules.pool_blocks
+        self.pool = BlockPool(rules.pool_blocks)
+        self.prefilled = 0.0
         self.running: list[Request] = []
         self.waiting: list[Request] = []  # preempted ones, front first
         self.closed = requests.closed
@@ -90,12 +131,17 @@ class ReferenceScheduler:
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.policy.block_tokens)
 
+    def _grow(self, request: Request, blocks: int, computed: int) -> None:
+        request.blocks += self.pool.take(blocks)
+        if self.policy.prefix_caching:
+            self.pool.fill(request.index, request.blocks, computed // self.policy.block_tokens)
+
     def _preempt(self, victim: Request) -> None:
         if victim.state == "decode":
             victim.generated += victim.made
         victim.made = victim.computed = 0
-        self.free += victim.blocks
-        victim.blocks = 0
+        self.pool.give(victim.blocks)
+        victim.blocks = []
         victim.state = "waiting"
         victim.preempted += 1
         self.running.remove(victim)
@@ -115,8 +161,8 @@ class ReferenceScheduler:
                 for request in self.running:
                     if request.state != "decode":
                         continue
-                    need = self._blocks(request.length + request.made) - request.blocks
-                    if taken + need > self.free:
+                    need = self._blocks(request.length + request.made) - len(request.blocks)
+                    if taken + need > len(self.pool.free):
                         victims = [r for r in self.running if r.state in ("decode", "prefill")]
                         self._preempt(victims[-1])
                         preempted = short = True
@@ -126,9 +172,8 @@ class ReferenceScheduler:
         for request in self.running:
             if request.state == "decode":
                 if not policy.reserve_output:
-                    need = self._blocks(request.length + request.made) - request.blocks
-                    request.blocks += need
-                    self.free -= need
+                    tokens = request.length + request.made
+                    self._grow(request, self._blocks(tokens) - len(request.blocks), tokens)
                 kv_total += request.length + request.made
                 step.decodes.append(request)
         budget = policy.token_budget - len(step.decodes)
@@ -151,19 +196,22 @@ class ReferenceScheduler:
                 chunk -= chunk % policy.chunk_multiple
             if chunk <= 0:
                 continue
-            need = 0 if policy.reserve_output else max(0, self._blocks(request.computed + chunk) - request.blocks)
-            if need > self.free:
+            need = 0 if policy.reserve_output else max(0, self._blocks(request.computed + chunk) - len(request.blocks))
+            if need > len(self.pool.free):
                 self._preempt(request)
                 preempted = True
                 continue
-            request.blocks += need
-            self.free -= need
+            self._grow(request, need, request.computed + chunk)
             budget -= chunk
             run_chunk(request, request.computed, chunk)
         partial = any(r.state == "prefill" and r not in step.firsts for r in self.running)
         while not preempted and not partial and budget > 0 and len(self.running) < policy.max_seqs:
+            own: list[int] = []
             if self.waiting:
                 request, hit = self.waiting[0], 0
+                if policy.prefix_caching:
+                    own = self.pool.resume(request.index, (request.length - 1) // policy.block_tokens)
+                    hit = max(len(own) * policy.block_tokens, request.hit)
             elif self.future and self.future[0].visible <= now:
                 request, hit = self.future[0], self.future[0].hit
             else:
@@ -185,11 +233,13 @@ class ReferenceScheduler:
             asked = max(need, self._blocks(request.length)) if policy.reserve_full_prompt else need
             if self.running and not policy.reserve_output:
                 asked += int(policy.watermark * self.rules.pool_blocks)
-            if asked > self.free:
+            if asked > len(self.pool.free):
                 break
             (self.waiting if self.waiting else self.future).pop(0)
-            request.blocks = need
-            self.free -= need
+            for block in own:
+                self.pool.free.remove(block)
+            request.blocks = own
+            self._grow(request, need - len(own), hit + chunk)
             budget -= counted
             self.running.append(request)
             run_chunk(request, hit, chunk)
@@ -211,6 +261,7 @@ class ReferenceScheduler:
         if batch or step.prompts:
             mean = kv_total / len(step.decodes) if step.decodes else 1.0
             step.empty = False
+            self.prefilled += new
             step.ms = step_ms(
                 *self.tables, new, float(step.prompts), pairs, float(batch), kv_total + len(ghosts) * mean
             )
@@ -229,7 +280,7 @@ class ReferenceScheduler:
         for request in step.finishing:
             request.done_at = token
             request.state = "done"
-            self.free += request.blocks
+            self.pool.give(request.blocks)
             self.running.remove(request)
             self.finished.append(request)
         if self.closed and step.finishing:

@@ -55,6 +55,7 @@ def policy(
     multiple: int = 1,
     cached_in_budget: bool = False,
     watermark: float = 0.0,
+    caching: bool = True,
 ) -> SchedulerPolicy:
     """A scheduler policy; vLLM's by default."""
     return SchedulerPolicy(
@@ -62,7 +63,7 @@ def policy(
         max_seqs=seqs,
         block_tokens=block,
         chunked_prefill=chunked,
-        prefix_caching=False,
+        prefix_caching=caching,
         reserve_output=reserve,
         reserve_full_prompt=full_prompt,
         preempt_by_recompute=not reserve,

@@ -57,6 +57,7 @@ def rule_sets(draw: st.DrawFn) -> InstanceRules:
         ahead=draw(st.sampled_from([0, 1])),
         multiple=block if trt else 1,
         cached_in_budget=trt and not chunked,
+        caching=draw(st.booleans()),
     )
     pool = -(-600 // block) + draw(st.sampled_from([0, 1, 5, 40, 400]))
     return InstanceRules(rules, pool, extra_step=trt and rules.steps_ahead > 0)
@@ -97,6 +98,7 @@ def test_kernel_equals_the_plain_scheduler(
     np.testing.assert_allclose(ordered(records), ordered(expected), atol=1e-3, rtol=0)
     assert engine.ints[k.I_PREEMPTIONS] == reference.preemptions
     assert engine.ints[k.I_FREE] == rules.pool_blocks
+    assert engine.floats[k.F_PREFILLED] == pytest.approx(reference.prefilled)
 
 
 @settings(max_examples=40, deadline=None)

@@ -51,6 +51,7 @@ KNOWN_FIELDS = (
     "prompt_logprobs",
     "max_cudagraph_capture_size",
     "moe_backend",
+    "piecewise_cuda_graphs",
     "capacity_policy",
     "trt_backend",
     "load",
@@ -161,6 +162,7 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         prompt_logprobs=_flag(request, "prompt_logprobs"),
         max_cudagraph_capture_size=_whole(request, "max_cudagraph_capture_size"),
         moe_backend=_text(request, "moe_backend"),
+        piecewise_cuda_graphs=_flag(request, "piecewise_cuda_graphs"),
         capacity_policy=_text(request, "capacity_policy"),
         trt_backend=_text(request, "trt_backend") or "pytorch",
     )

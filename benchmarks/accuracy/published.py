@@ -1,7 +1,7 @@
 """Settings that a row's source publishes beside the row: launch commands, launch scripts, load-generator output.
 
 - SemiAnalysisAI/InferenceX (Apache-2.0): ``benchmarks/**/*.sh`` of the rows' months (2025-10 to 2026-04), a script for
-  each model, precision, GPU and engine.
+  each model, precision, GPU and engine; DeepSeek's on TensorRT-LLM are read in ``inferencex_tensorrt``.
 - gpustack/gpustack (Apache-2.0): ``docs/performance-lab/*/*.md``, the serving command, kept in the rows' notes, and the
   load generator's output.
 
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from typing import Any
+
+from benchmarks.accuracy import inferencex_tensorrt
 
 INFERENCEX = "aic_silicon:inferencex"
 GPUSTACK = "gpustack_performance_lab"
@@ -41,7 +43,9 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     prompt = int(float(row["isl"]))
     model, blackwell = row["model"].lower(), not row["gpu"].startswith("H")
     if row["engine"] == "tensorrt_llm":
-        return _inferencex_tensorrt(row, load, clients, prompt, blackwell)
+        if "gpt-oss" in model:
+            return _gpt_oss_on_tensorrt(load, clients, blackwell)
+        return inferencex_tensorrt.settings(row, load)
     if "llama" in model:
         # The scripts ask for an FP8 cache everywhere, but the Hopper rows wait for room at 32 and 64 clients as with a
         # cache of twice the size: read as the engine behaved.
@@ -80,30 +84,16 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _inferencex_tensorrt(
-    row: dict[str, str], load: dict[str, Any], clients: int, prompt: int, blackwell: bool
-) -> dict[str, Any]:
-    """TensorRT-LLM: messages of 10 tokens (20 for gpt-oss), padded graphs, a step that holds a whole prompt."""
-    if "gpt-oss" in row["model"].lower():
-        return {
-            "kv_cache_dtype": "fp8" if blackwell else "bf16",
-            "free_gpu_memory_fraction": 0.85,
-            "max_num_batched_tokens": 20000,
-            "max_num_seqs": 512 if blackwell else clients,
-            "max_cudagraph_capture_size": clients,
-            "load": {**load, "stream_interval": 20},
-        }
-    attention_dp = row["dp"] not in ("", "1")
-    found: dict[str, Any] = {
-        "kv_cache_dtype": "fp8",
-        "free_gpu_memory_fraction": 0.8 if blackwell else 0.75,
-        "max_num_batched_tokens": max(8192, (clients + prompt + 127) // 64 * 64),
-        "max_cudagraph_capture_size": max(1, clients // 4 if attention_dp else clients) if blackwell else 128,
-        "load": {**load, "stream_interval": 10},
+def _gpt_oss_on_tensorrt(load: dict[str, Any], clients: int, blackwell: bool) -> dict[str, Any]:
+    """TensorRT-LLM: messages of 20 tokens, padded graphs, a step that holds many prompts."""
+    return {
+        "kv_cache_dtype": "fp8" if blackwell else "bf16",
+        "free_gpu_memory_fraction": 0.85,
+        "max_num_batched_tokens": 20000,
+        "max_num_seqs": 512 if blackwell else clients,
+        "max_cudagraph_capture_size": clients,
+        "load": {**load, "stream_interval": 20},
     }
-    if blackwell and not attention_dp:
-        found["moe_backend"] = "TRTLLM"
-    return found
 
 
 def _gpustack(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:

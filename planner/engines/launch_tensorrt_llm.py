@@ -39,6 +39,15 @@ def command_line(
     return [*arguments, option, f"{config_dir.rstrip('/')}/{CONFIG_FILE}"]
 
 
+def piecewise_sizes(max_tokens: int) -> list[int]:
+    """Token counts captured piece by piece: powers of two up to 128, whole 256s, and the limit itself.
+
+    The list of public launch scripts (SemiAnalysisAI/InferenceX); a step is padded to the next size.
+    """
+    small = [2**power for power in range(8) if 2**power <= max_tokens]
+    return sorted({*small, *range(256, max_tokens + 1, 256), max_tokens})
+
+
 def config_files(resolved: ResolvedSettings) -> dict[str, str]:
     """The YAML file of LLM-API options, by name."""
     cache: dict[str, Any] = {
@@ -67,6 +76,11 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
     }
     if resolved.moe_backend:
         options["moe_config"] = {"backend": resolved.moe_backend}
+    if resolved.piecewise_cuda_graphs:
+        options["torch_compile_config"] = {
+            "enable_piecewise_cuda_graph": True,
+            "capture_num_tokens": piecewise_sizes(resolved.max_num_batched_tokens),
+        }
     if not resolved.async_scheduling:
         options["disable_overlap_scheduler"] = True
     if resolved.dp > 1:

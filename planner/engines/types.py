@@ -58,6 +58,7 @@ class EngineSettings:
     logprobs: int = 0  # log-probabilities that clients may ask for with each output token
     prompt_logprobs: bool = False  # ... and for the prompt's tokens
     max_cudagraph_capture_size: int | None = None  # largest batch captured as a graph, sizes between are padded up to
+    piecewise_cuda_graphs: bool = False  # TensorRT-LLM: steps that hold a prompt run from captured graphs too
     moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
 
     @property
@@ -109,6 +110,7 @@ class ResolvedSettings:
     logprobs: int = 0
     prompt_logprobs: bool = False
     moe_backend: str | None = None
+    piecewise_cuda_graphs: bool = False
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

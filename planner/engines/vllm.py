@@ -208,6 +208,7 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "logprobs",
         "prompt_logprobs",
         "moe_backend",
+        "piecewise_cuda_graphs",
     )
     return {name: getattr(settings, name) for name in names}
 

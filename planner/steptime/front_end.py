@@ -130,10 +130,11 @@ def host_floor(resolved: ResolvedSettings) -> HostFloor:
 
 def launch_time(resolved: ResolvedSettings) -> LaunchTime:
     """Launch time of a layer outside graphs. An engine built ahead (TensorRT back end, vLLM before V1 was another
-    program) was not measured.
+    program) was not measured; TensorRT-LLM's piecewise graphs hold every step up to its token limit.
     """
     if resolved.engine is EngineName.TENSORRT_LLM:
-        return _LAUNCH if resolved.trt_backend == "pytorch" else _NO_LAUNCH
+        launches = resolved.trt_backend == "pytorch" and not resolved.piecewise_cuda_graphs
+        return _LAUNCH if launches else _NO_LAUNCH
     return _LAUNCH if version_tuple(resolved.version) >= (0, 8) else _NO_LAUNCH
 
 

@@ -18,6 +18,12 @@ MODES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8
 WEIGHT_ONLY_MODES = {"int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
 _KERNEL_WORDS = {("trtllm", "trtllm"): "min_latency"}
 """(package's engine, engine's word for the kernel): what the tables call it, where they call it otherwise."""
+_DEFAULT_KERNELS = (("trtllm", "cutlass"),)
+"""Named or not, it is what runs: the rows are held against other tables as without a name."""
+_LENT_KERNELS = {("trtllm", "trtllm", "fp8_block"): ("nvfp4", 8.0 / 4.5)}
+"""(package's engine, engine's word, mode) of a kernel that was measured in another mode only, and how much longer it
+takes than there: by the bits of a weight, scales included, since few tokens read each expert's weights once.
+"""
 MXFP8_MODE = "w4a8_mxfp4_mxfp8"
 
 _DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
@@ -79,8 +85,10 @@ def _by_kernel(database: OperatorDatabase, op: MoeOp, mode: str, rows: tuple[flo
     Where only other shapes were measured with it: its arithmetic rate at as many tokens an expert, or the rows of this
     shape by another kernel where those are slower (any kernel reads the weights).
     """
-    if not op.kernel:
+    if not op.kernel or (database.backend, op.kernel) in _DEFAULT_KERNELS:
         return None
+    if (database.backend, op.kernel, mode) in _LENT_KERNELS:
+        return _by_lent_kernel(database, op, mode, rows)
     word = _KERNEL_WORDS.get((database.backend, op.kernel), op.kernel)
     kernels = {kernel: shapes for kernel, shapes in database.moe_kernels(mode).items() if word in kernel}
     shape = (op.hidden, op.intermediate, op.topk, op.experts)
@@ -105,6 +113,19 @@ def _by_kernel(database: OperatorDatabase, op: MoeOp, mode: str, rows: tuple[flo
     slower = np.maximum(own.ms, ms * arithmetic(op, tokens) / arithmetic(near, tokens * as_full))
     note = f"experts by {op.kernel}: its arithmetic rate with {near.hidden}x{near.intermediate}, top {near.topk}"
     return Timed(monotone(slower), Evidence.EXTRAPOLATED, (f"{note} of {near.experts}",))
+
+
+def _by_lent_kernel(database: OperatorDatabase, op: MoeOp, mode: str, rows: tuple[float, ...]) -> Timed | None:
+    """A kernel measured in another mode only: its rows by the weights' width for few tokens, this mode's own rows where
+    arithmetic counts and kernels reach similar rates. None without either.
+    """
+    measured, wider = _LENT_KERNELS[(database.backend, op.kernel, mode)]
+    lent, own = _by_kernel(database, op, measured, rows), _exact(database, op, mode, rows)
+    if lent is None or own is None:
+        return None
+    ms = np.where(np.array(rows) * op.dp < _MANY_TOKENS, np.minimum(lent.ms * wider, own.ms), own.ms)
+    note = f"experts by {op.kernel}: its {measured} rows, {wider:.2f} times as long, below {_MANY_TOKENS:.0f} tokens"
+    return Timed(monotone(ms), Evidence.EXTRAPOLATED, (*lent.notes, note))
 
 
 def _rows_of_kernel(

@@ -91,6 +91,11 @@ def test_tensorrt_llm_keys_are_in_one_place_only() -> None:
     flags = {flag.lstrip("-") for flag in command_line(resolved, "/m", "m", 1) if flag.startswith("--")}
     assert flags.isdisjoint(options)
     assert "free_gpu_memory_fraction" not in options["kv_cache_config"]
+    assert "torch_compile_config" not in options
+    pieces = resolve(trtllm(piecewise_cuda_graphs=True, max_num_batched_tokens=1152), get_model(LLAMA), h100())
+    compiled = yaml.safe_load(config_files(pieces)["llm-api.yaml"])["torch_compile_config"]
+    sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1152]
+    assert compiled == {"enable_piecewise_cuda_graph": True, "capture_num_tokens": sizes}
     eager = resolve(trtllm(enforce_eager=True), get_model(LLAMA), h100())
     assert yaml.safe_load(config_files(eager)["llm-api.yaml"])["cuda_graph_config"] is None
 

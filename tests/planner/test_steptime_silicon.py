@@ -164,6 +164,24 @@ def test_a_kernel_measured_with_this_shape_has_its_own_rows() -> None:
     asked = moe_rows(database, replace(op, kernel="trtllm"), rows)
     assert asked.evidence is Evidence.SILICON
     assert asked.ms[2] < moe_rows(database, op, rows).ms[2]
+    named = moe_rows(database, replace(op, kernel="cutlass"), rows)  # TensorRT-LLM's default, as without a name
+    assert named.ms == pytest.approx(moe_rows(database, op, rows).ms)
+
+
+def test_a_kernel_measured_in_another_mode_lends_its_rows_for_few_tokens() -> None:
+    """TensorRT-LLM's own kernel is in the tables in NVFP4 only; DeepSeek-R1 in FP8 runs it too."""
+    database = open_database("b200_sxm", "tensorrt_llm")
+    assert database is not None
+    rows = (1.0, 64.0, 1024.0, 8192.0)
+    fp8 = MoeOp(7168, 2048, 8, 256, True, 8, 1, 1, WeightFormat("fp8_block", 8.0, "fp8"))
+    own = moe_rows(database, fp8, rows)
+    asked = moe_rows(database, replace(fp8, kernel="trtllm"), rows)
+    narrow = moe_rows(database, replace(fp8, kernel="trtllm", weight=WeightFormat("fp4", 4.5, "fp4")), rows)
+    assert asked.ms[:2] == pytest.approx(narrow.ms[:2] * 8.0 / 4.5)
+    assert asked.ms[2:] == pytest.approx(own.ms[2:])
+    assert asked.ms[0] < 0.5 * own.ms[0]
+    assert asked.evidence is Evidence.EXTRAPOLATED
+    assert "nvfp4" in asked.notes[-1]
 
 
 def test_a_fresh_expert_shape_is_scaled_from_its_neighbour_and_says_so() -> None:
@@ -259,6 +277,10 @@ def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:
     with_experts = step("deepseek-ai/DeepSeek-R1", "B200-SXM-180GB", "tensorrt_llm", tp=8, precision="fp4")
     assert with_experts.mixed_ms(1024, 0, 1.0) == pytest.approx(132.0, rel=0.15)
     assert with_experts.decode_ms(8, 1024.0) < 15.0  # decode steps are captured
+    pieces = step(
+        "deepseek-ai/DeepSeek-R1", "B200-SXM-180GB", "tensorrt_llm", tp=8, precision="fp4", piecewise_cuda_graphs=True
+    )
+    assert pieces.mixed_ms(1024, 0, 1.0) < 50.0
     dense = step("Qwen/Qwen3-0.6B", H200)
     assert dense.mixed_ms(1024, 0, 1.0) == pytest.approx(16.0, rel=0.1)
     assert dense.mixed_ms(256, 0, 1.0) < 10.0  # a captured size

@@ -153,6 +153,9 @@ class EstimateRequestSerializer(serializers.Serializer):
     prompt_logprobs = serializers.BooleanField(required=False)
     max_cudagraph_capture_size = serializers.IntegerField(required=False)
     moe_backend = serializers.CharField(required=False, help_text="Kernel of the routed experts, in the engine's word.")
+    piecewise_cuda_graphs = serializers.BooleanField(
+        required=False, help_text="TensorRT-LLM: steps that hold a prompt run from captured graphs too."
+    )
     capacity_policy = serializers.CharField(required=False)
     trt_backend = serializers.CharField(required=False)
     load = LoadSerializer(required=False)

@@ -1,0 +1,84 @@
+"""What the accuracy benchmark reads of the launch scripts published beside DeepSeek's TensorRT-LLM rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.accuracy.published import INFERENCEX, published
+from planner.steptime.variants import accepted_drafts
+
+
+def settings(clients: int = 64, **stated: str) -> dict[str, Any]:
+    row = {
+        "source_id": INFERENCEX, "engine": "tensorrt_llm", "model": "deepseek-ai/DeepSeek-R1", "precision": "fp4",
+        "gpu": "B200-SXM-180GB", "engine_version": "1.2.0rc6.post2", "date": "2026-02-03", "tp": "8", "ep": "8",
+        "dp": "1", "isl": "1024", "osl": "1024", **stated,
+    }  # fmt: skip
+    return published(row, {"kind": "closed", "concurrency": clients})
+
+
+@pytest.mark.parametrize(
+    ("date", "version", "gpu", "dp", "clients", "drafts"),
+    [
+        ("2025-12-15", "1.1.0rc2.post2", "B200-SXM-180GB", 1, 32, 0),
+        ("2026-01-14", "1.1.0rc2.post2", "B200-SXM-180GB", 1, 32, 3),
+        ("2026-01-14", "1.1.0rc2.post2", "H200-SXM-141GB", 8, 128, 1),
+        ("2026-01-28", "1.1.0rc2.post2", "H200-SXM-141GB", 8, 256, 1),
+        ("2026-01-28", "1.1.0rc2.post2", "H200-SXM-141GB", 1, 64, 0),
+        ("2026-02-03", "1.2.0rc6.post2", "B200-SXM-180GB", 8, 128, 0),
+        ("2026-02-06", "1.2.0rc6.post3", "B200-SXM-180GB", 8, 128, 1),
+        ("2026-02-06", "1.2.0rc6.post3", "B200-SXM-180GB", 1, 64, 3),
+    ],
+)
+def test_drafts_are_read_off_the_run(date: str, version: str, gpu: str, dp: int, clients: int, drafts: int) -> None:
+    tp = "1" if dp > 1 else "8"
+    found = settings(clients, date=date, engine_version=version, gpu=gpu, dp=str(dp), tp=tp)
+    assert found.get("speculative_tokens", 0) == drafts
+    assert ("acceptance_rate" in found) == bool(drafts)
+
+
+def test_acceptance_gives_what_was_published_of_the_model() -> None:
+    """First drafts accepted at 0.81-0.823; 3.1-3.2 tokens a step with seven, from rates of 0.82, then 0.62."""
+    first, later = 0.82, 0.62
+    of_seven = 1.0 + first * (1.0 + accepted_drafts(later, 6))
+    of_three = first * (1.0 + accepted_drafts(later, 2))
+    assert 3.0 < of_seven < 3.2
+    one = settings(128, engine_version="1.2.0rc6.post3", tp="1", dp="8")
+    three = settings(64, engine_version="1.2.0rc6.post3")
+    assert one["acceptance_rate"] == first
+    assert accepted_drafts(three["acceptance_rate"], 3) == pytest.approx(of_three, rel=0.01)
+
+
+def test_the_first_scripts_chose_the_shape_themselves() -> None:
+    first = {"date": "2025-11-02", "engine_version": "", "ep": "1"}
+    low, middle, high = (settings(clients, **first) for clients in (8, 64, 256))
+    assert (low["tp"], low["ep"], low["dp"]) == (8, 1, 1)
+    assert (middle["tp"], middle["ep"], middle["dp"]) == (8, 8, 1)
+    assert (high["tp"], high["ep"], high["dp"]) == (1, 8, 8)
+    hopper = settings(64, **first, gpu="H200-SXM-141GB", precision="fp8", isl="8192")
+    assert (hopper["tp"], hopper["ep"], hopper["dp"]) == (1, 8, 8)
+
+
+def test_steps_hold_one_prompt_until_the_limit_was_raised() -> None:
+    assert settings(64, date="2025-12-15", engine_version="1.1.0rc2.post2")["max_num_batched_tokens"] == 1152
+    assert settings(64)["max_num_batched_tokens"] == 8192
+    drafting = settings(64, engine_version="1.2.0rc6.post3")
+    assert (drafting["max_num_seqs"], drafting["max_num_batched_tokens"]) == (64, 1344)
+    ranks = settings(256, engine_version="1.2.0rc6.post3", tp="1", dp="8", precision="fp8")
+    assert (ranks["max_num_seqs"], ranks["max_num_batched_tokens"]) == (32, 1152)
+    assert ranks["free_gpu_memory_fraction"] == 0.7
+
+
+def test_kernels_and_graphs_by_version() -> None:
+    early = settings(64, date="2025-12-15", engine_version="1.1.0rc2.post2", precision="fp8")
+    assert (early["moe_backend"], early["max_cudagraph_capture_size"]) == ("DEEPGEMM", 256)
+    late = settings(64, precision="fp8", tp="8", ep="1")
+    assert (late["moe_backend"], late["max_cudagraph_capture_size"]) == ("TRTLLM", 64)
+    assert late["piecewise_cuda_graphs"]
+    assert "piecewise_cuda_graphs" not in settings(32, precision="fp8", ep="1")
+    assert settings(64)["piecewise_cuda_graphs"]  # TP 8, EP 8, 1024 in and out
+    assert "piecewise_cuda_graphs" not in settings(64, osl="8192")
+    assert "piecewise_cuda_graphs" not in settings(16, tp="4", ep="1")
+    assert settings(64, engine_version="1.2.0rc6.post3", osl="8192")["piecewise_cuda_graphs"]

@@ -19,11 +19,6 @@ from planner.models.spec import ModelSpec
 DATA = Path(__file__).resolve().parent.parent / "data"
 
 SHAPES = {
-    "meta-llama/Llama-2-7b": "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-70b": "meta-llama/Llama-2-70b-hf",
-    "Qwen/Qwen2.5-14B-Instruct": "qwen2.5-14b",
-    "Qwen/Qwen2.5-1.5B-Instruct": "qwen2.5-1.5b",
-    "Qwen/Qwen2.5-0.5B-Instruct": "qwen2.5-0.5b",
     "Qwen/Qwen3.8-27B": "Qwen/Qwen3.5-27B",
     "Qwen/Qwen3.8-27B-FP8": "Qwen/Qwen3.5-27B",
     "Qwen3.8-27B-FP8": "Qwen/Qwen3.5-27B",
@@ -31,12 +26,10 @@ SHAPES = {
     "Qwen3.8-27B (autoround int4)": "Qwen/Qwen3.5-27B",
     "Qwen3.6-27B (boot log of a KV dtype comparison)": "Qwen/Qwen3.5-27B",
     "Qwen3.6-35B-A3B (NVFP4)": "nvidia/Qwen3.6-35B-A3B-NVFP4",
-    "meta-llama/Meta-Llama-3.1-405B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-405B",
-    "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "deepseek-ai/DeepSeek-V2-Lite",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "Qwen/Qwen2.5-32B-Instruct",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "qwen2.5-14b",
     "phi4 fine-tune (7.17 GiB weights)": "microsoft/Phi-4-mini-instruct",
     "7B model with 57344 B/token KV (Qwen2.5-7B class)": "Qwen/Qwen2.5-7B-Instruct",
+    "meta-llama/Meta-Llama-3.1-405B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-405B",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "Qwen/Qwen2.5-14B-Instruct",
     "neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8": "meta-llama/Llama-3.1-70B-Instruct",
     "Qwen/Qwen3-30B-A3B-GPTQ-Int4": "Qwen/Qwen3-30B-A3B",
 }
@@ -83,10 +76,8 @@ class LeftOut:
 
 
 def model_named(name: str) -> ModelSpec:
-    """A catalogue model, a same-shape stand-in, or one of ``benchmarks/data/configs``."""
-    name = SHAPES.get(name, name)
-    own = DATA / "configs" / f"{name}.json"
-    return get_model(own) if own.is_file() else get_model(name)
+    """A catalogue model or a same-shape stand-in."""
+    return get_model(SHAPES.get(name, name))
 
 
 def vector_cases() -> list[Case]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
-from planner.catalog.tables import DATA, nearest, number, read_csv, simplified
+from planner.catalog.tables import DATA, nearest, number, read_csv, simplified, whole
 from planner.errors import InputError, UnknownModelError
 from planner.models import load_config_file, parse, parse_config_text
 from planner.models.parser import precision_in_name
@@ -15,6 +16,11 @@ from planner.models.precision import with_precision
 from planner.models.spec import ModelSpec
 
 _SIDE = ".hf_quant_config.json"
+_QUANTISED = re.compile(
+    r"-(fp8|fp8-dynamic|fp8-kv|fp8-block|awq|awq-int4|gptq|gptq-int4|nvfp4|fp4|mxfp4|(quantized\.)?w4a16|quantized\.w8a8)$",
+    re.IGNORECASE,
+)
+"""How checkpoints that quantise another one's weights end their names; the shape is that one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +53,38 @@ def _files() -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """The catalogue model that a name means. ``max_position`` and ``precision`` where the name's checkpoint differs."""
+
+    model_id: str
+    max_position: int | None = None
+    precision: str = ""
+
+
 @cache
-def _aliases() -> dict[str, str]:
-    """Simplified id or alias -> model id."""
-    names = {simplified(name): name for name in _files()}
+def _aliases() -> dict[str, _Meant]:
+    """Simplified id or alias, with and without its organisation -> model."""
+    names = {name: _Meant(name) for name in _files()}
     for row in read_csv("aliases.csv"):
         if row["kind"] == "model":
             if row["canonical"] not in _files():
                 raise InputError("alias of an unknown model", field="aliases.csv", value=row["canonical"])
-            names.setdefault(simplified(row["alias"]), row["canonical"])
-    for name in _files():
-        names.setdefault(simplified(name.rsplit("/", 1)[-1]), name)
-    return names
+            meant = _Meant(row["canonical"], whole(row, "max_position", row["alias"]), row["precision"])
+            names.setdefault(row["alias"], meant)
+    found = {simplified(name): meant for name, meant in reversed(names.items())}
+    for name, meant in names.items():
+        found.setdefault(simplified(name.rsplit("/", 1)[-1]), meant)
+    return found
+
+
+def _known(text: str) -> _Meant | None:
+    """What ``text`` names; a quantised checkpoint, whoever made it, has the shape of what stands before its suffix."""
+    found = _aliases().get(simplified(text))
+    if found is not None or not _QUANTISED.search(text):
+        return found
+    plain = _QUANTISED.sub("", text)
+    return _aliases().get(simplified(plain)) or _aliases().get(simplified(plain.rsplit("/", 1)[-1]))
 
 
 def list_models() -> tuple[str, ...]:
@@ -76,10 +102,10 @@ def get_model(id_or_path: str | os.PathLike[str], *, allow_path: bool = True) ->
     text = os.fspath(id_or_path) if isinstance(id_or_path, str | os.PathLike) else ""
     if not text or "\0" in text:
         raise UnknownModelError("must be a model id or a path", field="model", value=id_or_path)
-    known = _aliases().get(simplified(text))
+    known = _known(text)
     if known is not None and not text.startswith((".", "/")):
-        spec = _catalogue_model(known)
-        return spec if simplified(known).endswith(simplified(text)) else _as_named(spec, text)
+        spec = _catalogue_model(known.model_id)
+        return spec if simplified(known.model_id).endswith(simplified(text)) else _as_named(known, text)
     path = Path(text)
     try:
         if path.is_dir():
@@ -122,18 +148,22 @@ def _model_at(
 
 
 @cache
-def _catalogue_model(model_id: str) -> ModelSpec:
+def _catalogue_model(model_id: str, max_position: int | None = None) -> ModelSpec:
     folder = DATA / "models"
     name = _files()[model_id]
     side = folder / (name.removesuffix(".json") + _SIDE)
     quantization = parse_config_text(side.read_bytes(), side.name) if side.is_file() else None
-    return parse(parse_config_text((folder / name).read_bytes(), name), model_id=model_id, quant_config=quantization)
+    config = parse_config_text((folder / name).read_bytes(), name)
+    if max_position is not None:
+        config.get("text_config", config)["max_position_embeddings"] = max_position
+    return parse(config, model_id=model_id, quant_config=quantization)
 
 
 @cache
-def _as_named(spec: ModelSpec, alias: str) -> ModelSpec:
-    """``spec`` as ``alias`` stores it: the same shape; its name may state a quantisation."""
-    precision = precision_in_name(alias)
+def _as_named(meant: _Meant, alias: str) -> ModelSpec:
+    """The model as ``alias`` stores it: the same shape; its name may state a quantisation."""
+    spec = _catalogue_model(meant.model_id, meant.max_position)
+    precision = meant.precision or precision_in_name(alias)
     note = f"{alias} has the shape of {spec.model_id}, whose configuration is used."
     quantised = with_precision(spec, precision) if precision else spec
     if alias.startswith("nvidia/") and precision in ("fp8", "fp4"):
@@ -156,12 +186,12 @@ def _sources() -> dict[str, ModelSource]:
 
 def model_source(model_id: str) -> ModelSource:
     """Where the catalogue's configuration of ``model_id`` (id or alias) comes from; raises UnknownModelError."""
-    known = _aliases().get(simplified(model_id))
+    known = _known(model_id)
     if known is None:
         raise UnknownModelError(
             "is not in the catalogue", field="model", value=model_id, remedy=nearest(model_id, _files())
         )
-    return _sources()[known]
+    return _sources()[known.model_id]
 
 
 @cache
@@ -180,12 +210,12 @@ def published_params(model_id: str) -> PublishedParams | None:
     """The published parameter count of exactly that id, or of the model that it is an alias of; None when unknown."""
     if model_id in _published():
         return _published()[model_id]
-    known = _aliases().get(simplified(model_id))
+    known = _known(model_id)
     if known is None:
         return None
-    if known in _published():
-        return _published()[known]
+    if known.model_id in _published():
+        return _published()[known.model_id]
     for row in read_csv("aliases.csv"):
-        if row["kind"] == "model" and row["canonical"] == known and row["alias"] in _published():
+        if row["kind"] == "model" and row["canonical"] == known.model_id and row["alias"] in _published():
             return _published()[row["alias"]]
     return None

@@ -31,7 +31,16 @@ _DTYPES = {
 }
 
 
-_NAMED_PRECISIONS = {"nvfp4": "fp4", "fp4": "fp4", "mxfp4": "mxfp4", "fp8": "fp8", "awq": "int4", "gptq": "int4"}
+_NAMED_PRECISIONS = {
+    "nvfp4": "fp4",
+    "fp4": "fp4",
+    "mxfp4": "mxfp4",
+    "fp8": "fp8",
+    "awq": "int4",
+    "gptq": "int4",
+    "w4a16": "int4",
+    "w8a8": "int8",
+}
 
 
 def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, Any] | None = None) -> ModelSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from planner.catalog import get_gpu, get_model
 from planner.catalog.types import GpuSpec
@@ -21,8 +20,6 @@ from planner.models.spec import (
     Shard,
 )
 
-CONFIGS = Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "configs"
-
 
 def gpu(name: str, **changes: object) -> GpuSpec:
     """A catalogue GPU with ``changes``."""
@@ -32,11 +29,6 @@ def gpu(name: str, **changes: object) -> GpuSpec:
 def h100(total_gib: float = 79.19) -> GpuSpec:
     """The H100 of the measured vectors."""
     return gpu("H100-SXM5-80GB", total_gib=total_gib)
-
-
-def own(name: str) -> ModelSpec:
-    """A model of ``benchmarks/data/configs``."""
-    return get_model(CONFIGS / f"{name}.json")
 
 
 def vllm(version: str = "0.19.0", **changes: object) -> EngineSettings:

@@ -136,7 +136,7 @@ def test_prices() -> None:
 
 
 def test_models_have_sources_and_close_names() -> None:
-    assert len(list_models()) == 145
+    assert len(list_models()) == 168
     for name in list_models():
         assert model_source(name).kind
     assert get_model("Meta-Llama-3.1-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
@@ -184,3 +184,40 @@ def test_rate_profiles(name: str) -> None:
     assert profile.window_s == 600
     assert np.allclose(np.diff(profile.start_s), 600)
     assert np.all(profile.rate_per_s >= 0)
+
+
+def test_a_name_of_the_same_shape_keeps_its_own_context_and_precision() -> None:
+    assert get_model("Qwen/Qwen3-235B-A22B").max_position == 40960
+    assert get_model("Qwen/Qwen3-235B-A22B-Instruct-2507").max_position == 262_144
+    assert get_model("meta-llama/Meta-Llama-3-8B-Instruct").max_position == 8192
+    plain = get_model("google/gemma-4-31B-it")
+    assert (plain.quantization.precision, plain.total_params) == (
+        "bf16",
+        get_model("nvidia/Gemma-4-31B-IT-NVFP4").total_params,
+    )
+    assert model_source("Llama-3.3-70B-Instruct") == model_source("meta-llama/Meta-Llama-3.1-70B")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "precision", "activation_bits"),
+    [
+        ("zai-org/GLM-4.6-FP8", "zai-org/GLM-4.6", "fp8", 8),
+        ("RedHatAI/Qwen3-32B-FP8-dynamic", "Qwen/Qwen3-32B", "fp8", 8),
+        ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w4a16", "meta-llama/Meta-Llama-3.1-70B", "int4", 16),
+        ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "meta-llama/Meta-Llama-3.1-70B", "int8", 8),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "Qwen/Qwen2.5-72B-Instruct", "int4", 16),
+    ],
+)
+def test_quantised_checkpoints_have_the_shape_that_they_were_made_of(
+    name: str, shape: str, precision: str, activation_bits: int
+) -> None:
+    model = get_model(name)
+    assert model.model_id == shape
+    assert (model.quantization.precision, model.quantization.activation_bits) == (precision, activation_bits)
+    assert "has the shape of" in model.notes[-1]
+
+
+def test_a_suffix_that_is_no_quantisation_is_no_name() -> None:
+    for wrong in ("Qwen/Qwen3-32B-abliterated", "someone/nonesuch-FP8", "Qwen/Qwen3-32B-GPTQ-Int8"):
+        with pytest.raises(UnknownModelError):
+            get_model(wrong)

@@ -23,7 +23,6 @@ from memory_samples import (
     gpu,
     h100,
     latent_layers,
-    own,
     state_layers,
     synthetic,
     trtllm,
@@ -81,7 +80,7 @@ def test_m4_the_length_asked_for_reaches_the_command_line() -> None:
 
 
 def test_m5_cache_from_kv_heads_not_hidden_size() -> None:
-    got = account(own("qwen2.5-1.5b"), gpu("RTX-4090", total_gib=15.6), vllm("0.11.0", max_model_len=4096))
+    got = account("Qwen/Qwen2.5-1.5B-Instruct", gpu("RTX-4090", total_gib=15.6), vllm("0.11.0", max_model_len=4096))
     assert got.kv_bytes_per_token == pytest.approx(28 * 2 * 2 * 128 * 2, rel=1e-6)
     assert got.fits
 
@@ -124,7 +123,9 @@ def test_m11_pipeline_stages_are_not_equal() -> None:
 
 
 def test_m12_multimodal_activation_is_its_own_term() -> None:
-    got = account(own("mistral-small-3.1-24b"), h100(), vllm(gpu_memory_utilization=0.95, max_model_len=8192))
+    got = account(
+        "mistralai/Mistral-Small-3.1-24B-Instruct-2503", h100(), vllm(gpu_memory_utilization=0.95, max_model_len=8192)
+    )
     assert got.kv_gib == pytest.approx(28.20, abs=0.2)
     assert got.evidence is Evidence.EXTRAPOLATED
 
@@ -230,7 +231,7 @@ def test_m26_a_pool_that_fits_may_still_die_in_graph_capture() -> None:
 
 
 def test_m28_the_same_share_gives_less_after_graphs_are_counted() -> None:
-    model = own("qwen2.5-14b")
+    model = get_model("Qwen/Qwen2.5-14B-Instruct")
     old = account(model, h100(), vllm("0.19.0", gpu_memory_utilization=0.82, max_model_len=8192, max_num_seqs=256))
     new = account(model, h100(), vllm("0.21.0", gpu_memory_utilization=0.82, max_model_len=8192, max_num_seqs=256))
     assert (old.kv_gib - new.kv_gib) / 79.19 == pytest.approx(0.0152, abs=0.003)

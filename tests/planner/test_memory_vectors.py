@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from statistics import mean
 
 import pytest
-from memory_samples import CONFIGS, account, gpu, own, vllm
+from memory_samples import account, gpu, vllm
 
 from planner.catalog import get_model
 from planner.engines import resolve
 from planner.memory import kv_tokens_from_gib
 
-VECTORS = CONFIGS.parent / "vllm_memory_vectors.csv"
+VECTORS = Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "vllm_memory_vectors.csv"
 
 
 def rows() -> list[dict[str, str]]:
@@ -33,7 +34,7 @@ def settings_of(row: dict[str, str]):
 
 
 def model_of(row: dict[str, str]):
-    return own(row["model"]) if (CONFIGS / f"{row['model']}.json").is_file() else get_model(row["model"])
+    return get_model(row["model"])
 
 
 def device_of(row: dict[str, str]):

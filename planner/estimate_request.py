@@ -39,6 +39,7 @@ KNOWN_FIELDS = (
     "network_gb_s",
     "gpus_per_node",
     "enforce_eager",
+    "async_scheduling",
     "block_tokens",
     "kv_cache_max_tokens",
     "kv_cache_max_gpu_gib",
@@ -94,6 +95,7 @@ ROLE_FIELDS = (
     "block_tokens",
     "capacity_policy",
     "enforce_eager",
+    "async_scheduling",
     "max_cudagraph_capture_size",
     "moe_backend",
 )
@@ -150,6 +152,7 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         max_num_seqs=_whole(request, "max_num_seqs"),
         max_num_batched_tokens=_whole(request, "max_num_batched_tokens"),
         enforce_eager=_flag(request, "enforce_eager"),
+        async_scheduling=None if request.get("async_scheduling") is None else _flag(request, "async_scheduling"),
         block_tokens=_whole(request, "block_tokens"),
         kv_cache_max_tokens=_whole(request, "kv_cache_max_tokens"),
         kv_cache_max_gpu_gib=_number(request, "kv_cache_max_gpu_gib"),

@@ -59,6 +59,7 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
             "max_num_batched_tokens": 8192,
             "max_num_seqs": 512 if blackwell else clients,
             "max_cudagraph_capture_size": 2048,
+            "async_scheduling": True,
         }
         return found if blackwell else {**found, "moe_backend": "marlin"}
     if "minimax" in model and blackwell and row["date"] >= "2026-04-03":
@@ -104,6 +105,8 @@ def _gpustack(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         match = re.search(rf"{flag}[ =]([0-9.]+)", command)
         if match:
             found[name] = kind(match.group(1))
+    if "--async-scheduling" in command and row["pp"] in ("", "1"):  # 0.10 and 0.11 refuse it with pipeline stages
+        found["async_scheduling"] = True
     if row["dataset"] == "ShareGPT" and row["num_prompts"] == "100":
         found["load"] = {**load, "concurrency": 4}
     return found

@@ -37,8 +37,10 @@ def command_line(resolved: ResolvedSettings, model_path: str, served_name: str, 
     if "cuda_graph_sizes" in user:
         capture = "--max-cudagraph-capture-size" if at_least(resolved.version, "0.13.0") else "--cuda-graph-sizes"
         arguments += [capture, str(resolved.cuda_graph_sizes[-1])]
-    if resolved.moe_backend and at_least(resolved.version, "0.17.1"):
+    if "moe_backend" in user and resolved.moe_backend and at_least(resolved.version, "0.17.1"):
         arguments += ["--moe-backend", resolved.moe_backend]
+    if "async_scheduling" in user:
+        arguments.append(_switch("async-scheduling", resolved.async_scheduling))
     arguments += _features(resolved)
     return arguments
 

@@ -71,6 +71,9 @@ def resolve(
     origin["async_scheduling"] = (
         f"{default}: overlap scheduler {'on' if overlaps else 'is in the PyTorch back end only'}"
     )
+    if settings.async_scheduling is not None:
+        overlaps = overlaps and settings.async_scheduling
+        origin["async_scheduling"] = USER
     asked = settings.max_cudagraph_capture_size
     sizes = () if settings.enforce_eager else graph_sizes(max_batch, asked)
     origin["cuda_graph_sizes"] = (default if asked is None else USER) if sizes else "no CUDA graphs"

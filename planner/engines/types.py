@@ -60,6 +60,7 @@ class EngineSettings:
     max_cudagraph_capture_size: int | None = None  # largest batch captured as a graph, sizes between are padded up to
     piecewise_cuda_graphs: bool = False  # TensorRT-LLM: steps that hold a prompt run from captured graphs too
     moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
+    async_scheduling: bool | None = None  # the next step is scheduled while one runs (TensorRT-LLM: overlap scheduler)
 
     @property
     def gpus(self) -> int:

@@ -18,9 +18,12 @@ from planner.engines.versions import at_least
 from planner.models.spec import ModelSpec
 
 USER = "user"
+MARLIN = "marlin"
 SMALL_DEVICE_GIB = 70.0
 LARGE_DEVICE_GIB = 160.0
 V2_RUNNER_FIRST = "0.22.1"
+TRITON_KERNELS_FIRST = "0.12.0"
+"""First wheel that carries ``triton_kernels`` (0.11.2 does not)."""
 _QWEN3_DENSE = ("Qwen3ForCausalLM",)
 _V2_ARCHITECTURES = {
     "0.22.1": _QWEN3_DENSE,
@@ -115,6 +118,19 @@ def graph_sizes(
     return tuple(sorted(sizes))
 
 
+def mxfp4_experts(version: str, gpu: GpuSpec) -> str | None:
+    """Kernel that runs MXFP4 experts where none is asked for: marlin, or None for the one that was measured.
+
+    ``get_mxfp4_backend`` of ``layers/quantization/mxfp4.py``: FlashInfer's on data-centre Blackwell, Triton's on Hopper
+    where ``triton_kernels`` can be imported (start-up logs on H100: "Using Marlin backend" in 0.10, "Using Triton
+    backend" in 0.14.1), Marlin elsewhere.
+    """
+    if gt.is_sm100_family(gpu) or not gt.is_nvidia(gpu):
+        return None
+    measured = gt.is_sm90(gpu) and at_least(version, TRITON_KERNELS_FIRST)
+    return None if measured else MARLIN
+
+
 def resolve(
     settings: EngineSettings, model: ModelSpec, gpu: GpuSpec, version: str, expected_len: int | None
 ) -> ResolvedSettings:
@@ -152,9 +168,16 @@ def resolve(
         # The published images of these versions carry FlashInfer and use it; later ones do so on request only.
         sampler = "flashinfer" if at_least(version, "0.9.0") and not at_least(version, "0.11.1") else "native"
         origin["sampler"] = f"published image of {version}"
-    asynchronous = generate and not gt.is_cpu(gpu) and at_least(version, "0.14.0")
-    origin["async_scheduling"] = f"{default}: {'on' if asynchronous else 'off'}"
+    asynchronous = settings.async_scheduling
+    origin["async_scheduling"] = USER
+    if asynchronous is None:
+        asynchronous = generate and not gt.is_cpu(gpu) and at_least(version, "0.14.0")
+        origin["async_scheduling"] = f"{default}: {'on' if asynchronous else 'off'}"
     precision, weight_only = run_precision(settings, model, gpu)
+    carried = carried_over(settings)
+    origin["moe_backend"] = USER if settings.moe_backend else default
+    if settings.moe_backend is None and mt.is_moe(model) and precision == "mxfp4":
+        carried["moe_backend"] = mxfp4_experts(version, gpu)
     origin["precision"] = USER if changes_precision(settings, model) else "checkpoint"
     kv_dtype, origin["kv_cache_dtype"] = kv_cache_precision(settings, model, gpu, version)
 
@@ -162,8 +185,8 @@ def resolve(
     largest = settings.max_cudagraph_capture_size
     origin["cuda_graph_sizes"] = (default if largest is None else USER) if captures else "no CUDA graphs"
     if largest is None and model.architecture == "GptOssForCausalLM":
-        # model_executor/models/config.py: "Overriding max cuda graph capture size"; 992 around 0.11.1
-        largest = 992 if at_least(version, "0.11.1") and not at_least(version, "0.12.0") else 1024
+        # model_executor/models/config.py: "Overriding max cuda graph capture size"; 992 in 0.11.0
+        largest = 992 if at_least(version, "0.11.0") and not at_least(version, "0.11.1") else 1024
     sizes = graph_sizes(version, gpu, mbt, mns, settings.speculative_tokens, largest) if captures else ()
     return ResolvedSettings(
         version=version,
@@ -183,7 +206,7 @@ def resolve(
         capacity_policy="PREEMPT_RECOMPUTE",
         sampler=sampler,
         origin=origin,
-        **carried_over(settings),
+        **carried,
     )
 
 

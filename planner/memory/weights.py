@@ -13,6 +13,7 @@ from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least
+from planner.engines.vllm import MARLIN
 from planner.models.sharding import RankLinear, rank_linears, rope_cache_bytes, stage_groups, weights_bytes
 from planner.models.spec import Mla, ModelSpec
 from planner.units import GIB, MIB
@@ -63,10 +64,10 @@ def _waste(size: float) -> float:
 def mxfp4_padding_bytes(model: ModelSpec, linears: list[RankLinear], gpu: GpuSpec, resolved: ResolvedSettings) -> float:
     """Difference in bytes between mxfp4 experts as the kernels of this GPU pad them and as ``linears`` states them.
 
-    vLLM: Marlin (below Hopper, and consumer Blackwell) pads the inner width to 128 and the hidden size to 256; Hopper's
-    Triton layout pads the contraction to 256 (4-bit values only) and, since 0.17, the outputs to 128; data-centre
-    Blackwell pads both to 256. TensorRT-LLM pads both to 128. gpt-oss-120b: 64.38 GiB on an H100, 17.22 on each of four
-    A100, 63.32 in TensorRT-LLM.
+    vLLM: Marlin pads the inner width to 128 and the hidden size to 256; Hopper's Triton layout pads the contraction to
+    256 (4-bit values only) and, since 0.17, the outputs to 128; data-centre Blackwell pads both to 256. TensorRT-LLM
+    pads both to 128. gpt-oss-120b: 64.38 GiB on an H100 with Triton's experts, 65.97 with Marlin's
+    (vllm-project/vllm#23278), 17.22 on each of four A100, 63.32 in TensorRT-LLM.
     """
     inner_tp = max(1, resolved.tp * resolved.dp // resolved.ep)
     total = 0.0
@@ -88,7 +89,7 @@ def _mxfp4_bits(n: int, k: int, linear: RankLinear, gpu: GpuSpec, resolved: Reso
     scale_bits = n * k * (linear.bits - 4.0)
     if resolved.engine is not EngineName.VLLM:
         return _up(n, 128) * _up(k, 128) * linear.bits
-    if 9.0 <= capability < 10.0:
+    if 9.0 <= capability < 10.0 and (resolved.moe_backend or "").lower() != MARLIN:
         rows = _up(n, 128) if at_least(resolved.version, "0.17.0") else n
         return rows * _up(k, 256) * 4.0 + scale_bits
     if 10.0 <= capability < 12.0:

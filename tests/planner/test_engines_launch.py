@@ -62,6 +62,9 @@ def test_vllm_features() -> None:
     moe = line(vllm("0.24.0", tp=2, dp=2, ep=4), "Qwen/Qwen3-30B-A3B")
     assert "--enable-expert-parallel" in moe
     assert value(moe, "--data-parallel-size") == "2"
+    assert "--async-scheduling" in line(vllm("0.11.0", async_scheduling=True))
+    assert "--no-async-scheduling" in line(vllm("0.24.0", async_scheduling=False))
+    assert not any("async-scheduling" in argument for argument in moe)
 
 
 def test_tensorrt_llm_by_version() -> None:

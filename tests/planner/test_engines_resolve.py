@@ -67,6 +67,15 @@ def test_vllm_graph_sizes_are_those_of_a_real_log() -> None:
 @pytest.mark.parametrize(("version", "on"), [("0.13.0", False), ("0.14.1", True), ("0.24.0", True)])
 def test_vllm_asynchronous_scheduling(version: str, on: bool) -> None:
     assert resolve(vllm(version), get_model(LLAMA), h100()).async_scheduling is on
+    told = resolve(vllm(version, async_scheduling=not on), get_model(LLAMA), h100())
+    assert (told.async_scheduling, told.origin["async_scheduling"]) == (not on, "user")
+
+
+def test_tensorrt_llm_overlap_scheduler_can_be_turned_off() -> None:
+    assert resolve(trtllm(), get_model(LLAMA), h100()).async_scheduling
+    assert not resolve(trtllm(async_scheduling=False), get_model(LLAMA), h100()).async_scheduling
+    built = resolve(trtllm(version="0.14.0", async_scheduling=True), get_model(LLAMA), h100())
+    assert not built.async_scheduling
 
 
 @pytest.mark.parametrize(
@@ -206,7 +215,9 @@ def test_graph_sizes_invariants(sequences: int, budget: int, speculative: int) -
     assert all(1 <= size <= min(512, budget) for size in sizes)
 
 
-@pytest.mark.parametrize(("version", "largest"), [("0.10.2", 1024), ("0.11.1", 992), ("0.24.0", 1024)])
+@pytest.mark.parametrize(
+    ("version", "largest"), [("0.10.2", 1024), ("0.11.0", 992), ("0.11.1", 1024), ("0.24.0", 1024)]
+)
 def test_vllm_captures_more_for_gpt_oss_unless_told(version: str, largest: int) -> None:
     model = get_model("openai/gpt-oss-120b")
     assert resolve(vllm(version), model, h100()).cuda_graph_sizes[-1] == largest
@@ -214,6 +225,28 @@ def test_vllm_captures_more_for_gpt_oss_unless_told(version: str, largest: int) 
     assert told.cuda_graph_sizes[-1] == 2048
     assert told.origin["cuda_graph_sizes"] == "user"
     assert resolve(vllm(version), get_model(LLAMA), h100()).cuda_graph_sizes[-1] == 512
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "kernel"),
+    [
+        ("0.10.2", "H100", "marlin"),
+        ("0.11.2", "H200", "marlin"),
+        ("0.12.0", "H100", None),
+        ("0.24.0", "A100", "marlin"),
+        ("0.24.0", "L40S", "marlin"),
+        ("0.10.2", "B200", None),
+        ("0.24.0", "MI300X", None),
+    ],
+)
+def test_vllm_runs_mxfp4_experts_in_marlin_where_triton_kernels_lack(
+    version: str, name: str, kernel: str | None
+) -> None:
+    model = get_model("openai/gpt-oss-120b")
+    assert resolve(vllm(version), model, gpu(name)).moe_backend == kernel
+    told = resolve(vllm(version, moe_backend="triton"), model, gpu(name))
+    assert (told.moe_backend, told.origin["moe_backend"]) == ("triton", "user")
+    assert resolve(vllm(version), get_model("Qwen/Qwen3-30B-A3B"), gpu(name)).moe_backend is None
 
 
 def test_tensorrt_llm_pads_graphs_to_a_stated_size() -> None:

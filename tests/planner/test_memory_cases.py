@@ -109,6 +109,13 @@ def test_m8_types_are_not_ignored(changes: dict[str, str], weights: float, token
     assert got.kv_tokens == pytest.approx(tokens, rel=0.001)
 
 
+@pytest.mark.parametrize(("version", "weights"), [("0.10.2", 65.97), ("0.14.1", 64.38)])
+def test_mxfp4_experts_are_padded_as_the_kernel_of_the_version_wants(version: str, weights: float) -> None:
+    """vllm-project/vllm#23278 and #33155: one H100, "Model loading took" with "Using Marlin backend" and "Triton"."""
+    got = account("openai/gpt-oss-120b", h100(), vllm(version, max_model_len=8192))
+    assert got.weights_gib == pytest.approx(weights, abs=0.05)
+
+
 def test_m9_activation_is_keyed_by_version() -> None:
     before = account("Qwen/Qwen3-14B", h100(), vllm("0.16.0", max_model_len=8192))
     after = account("Qwen/Qwen3-14B", h100(), vllm("0.17.0", max_model_len=8192))

@@ -139,6 +139,7 @@ class EstimateRequestSerializer(serializers.Serializer):
     network_gb_s = serializers.FloatField(required=False, help_text="Between nodes, one GPU, one direction.")
     gpus_per_node = serializers.IntegerField(required=False)
     enforce_eager = serializers.BooleanField(required=False)
+    async_scheduling = serializers.BooleanField(required=False, help_text="Steps are scheduled one ahead.")
     block_tokens = serializers.IntegerField(required=False)
     kv_cache_max_tokens = serializers.IntegerField(required=False)
     kv_cache_max_gpu_gib = serializers.FloatField(required=False)

@@ -7,13 +7,13 @@ from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from planner.catalog import default_price
+from planner.catalog import default_price, get_gpu
 from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate
 from planner.economics.operations import OperationsCosts
 from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price, price_terms
 from planner.economics.tariff import EnergyPrice, hourly_prices
 from planner.economics.types import GpuHourPrice, PriceSheet, PriceTerm
-from planner.errors import InputError, PlannerError
+from planner.errors import InputError, PlannerError, UnknownGpuError
 from planner.jsonio import from_json
 from planner.plan_types import ApiPrice, CloudPrice, PriceClass
 
@@ -173,8 +173,17 @@ def api_prices(rows: Any, money: Converter) -> tuple[ApiPrice, ...]:
 
 
 def cloud_prices(rows: Any, money: Converter) -> tuple[CloudPrice, ...]:
-    """Cloud prices of the file, each in a ``currency`` of its own."""
-    return _priced(CloudPrice, rows, "cloud_prices", money)
+    """Cloud prices of the file, each in a ``currency`` of its own, by the catalogue's name of the GPU."""
+    found = _priced(CloudPrice, rows, "cloud_prices", money)
+    return tuple(replace(price, gpu=gpu_of_price(price.gpu, f"cloud_prices[{i}].gpu")) for i, price in enumerate(found))
+
+
+def gpu_of_price(name: str, field: str) -> str:
+    """The catalogue's name of a GPU that a price is for; raises UnknownGpuError at ``field``."""
+    try:
+        return get_gpu(name).name
+    except UnknownGpuError as error:
+        raise UnknownGpuError(error.message, field=field, value=name, remedy=error.remedy) from error
 
 
 def price_classes(rows: Any) -> tuple[tuple[PriceClass, tuple[str, ...]], ...]:

@@ -13,6 +13,7 @@ from planner.demand import check_profile, demand_notes, mean_share, planned
 from planner.economics.classes import factor_of
 from planner.economics.currency import symbol
 from planner.errors import CancelledError, InputError
+from planner.fleet_money import gpu_of_price
 from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
 from planner.placement.candidates import candidates, gpu_pools
@@ -141,6 +142,23 @@ def check_request(request: PlanRequest) -> None:
         _check_workload(workload, f"workloads[{i}]")
         for pool in sorted(pools):
             factor_of(request.price_classes, workload.price_class, pool)
+    _check_price_names(request)
+
+
+def _check_price_names(request: PlanRequest) -> None:
+    """Prices to compare with are of a workload of the plan and of a GPU of the catalogue; else they would say nothing.
+
+    Raises InputError, or UnknownGpuError.
+    """
+    names = [workload.name for workload in request.workloads]
+    for i, api in enumerate(request.api_prices):
+        if api.workload not in names:
+            raise InputError(
+                "is no workload of the plan", field=f"api_prices[{i}].workload", value=api.workload,
+                remedy=f"Name one of: {', '.join(names[:8])}; or leave the price out.",
+            )  # fmt: skip
+    for i, cloud in enumerate(request.cloud_prices):
+        gpu_of_price(cloud.gpu, f"cloud_prices[{i}].gpu")
 
 
 def _check_workload(workload: PlanWorkload, path: str) -> None:

@@ -47,7 +47,25 @@ def save_scenario(
         for field, chosen in (("sites", sites), ("workloads", workloads)):
             if chosen is not None:
                 _choose(scenario, field, chosen, actor)
+        _check_named_workloads(scenario)
     return scenario
+
+
+def _check_named_workloads(scenario: Scenario) -> None:
+    """What an API price or a price class is for must be a workload of the scenario, else it would say nothing."""
+    if not (scenario.api_prices or scenario.price_classes):
+        return
+    chosen = scenario.workloads.values_list("name", flat=True)
+    known = list(chosen) or list(Workload.objects.values_list("name", flat=True))
+    named = [("api_prices", f"[{i}].workload", row["workload"]) for i, row in enumerate(scenario.api_prices)]
+    for i, row in enumerate(scenario.price_classes):
+        named += [("price_classes", f"[{i}].workloads", name) for name in row.get("workloads", ())]
+    for field, place, name in named:
+        if name not in known:
+            use = f"Name one of: {', '.join(known[:8])}" if known else "Describe the workload first"
+            raise ValidationError(
+                {field: f"{field}{place} is no workload of this scenario (got {name!r}). {use}; or leave it out."}
+            )
 
 
 def _free_name(scenario: Scenario) -> None:

@@ -347,13 +347,15 @@ def test_exchange_rates_come_and_go(operator_api: APIClient) -> None:
     assert again.json()["unchanged"] == 1
 
 
-def test_a_scenario_carries_its_money(planner_api: APIClient) -> None:
+def test_a_scenario_carries_its_money(planner_api: APIClient, workload: Workload) -> None:
     money = {
         "currency": "EUR",
         "rates_as_of": "2026-11-30",
         "operations": {"people_usd_per_hour": "95", "licence_usd_per_gpu_year": {"tensorrt_llm": "4500"}},
-        "api_prices": [{"workload": "w", "usd_per_mtok_input": "0.1", "usd_per_mtok_output": "0.3", "currency": "USD"}],
-        "price_classes": [{"name": "preempt", "factor": "0.5", "workloads": ["w"]}],
+        "api_prices": [
+            {"workload": workload.name, "usd_per_mtok_input": "0.1", "usd_per_mtok_output": "0.3", "currency": "USD"}
+        ],
+        "price_classes": [{"name": "preempt", "factor": "0.5", "workloads": [workload.name]}],
     }
     made = planner_api.post(f"{V1}/scenarios/", {"name": "Euro", **money})
     assert made.status_code == 201, made.content
@@ -366,6 +368,16 @@ def test_a_scenario_carries_its_money(planner_api: APIClient) -> None:
             problem(planner_api.post(f"{V1}/scenarios/", {"name": "Below", field: value}), 400, "validation")
         )
         assert "must not be negative" in str(fault[field]), field
+    api, cloud = money["api_prices"][0], {"gpu": "H1000", "usd_per_gpu_hour": "2"}
+    for field, value, said in (
+        ("api_prices", [{**api, "workload": "nobody"}], "api_prices[0].workload is no workload of this scenario"),
+        ("price_classes", [{"name": "x", "factor": "1", "workloads": ["nobody"]}], "price_classes[0].workloads"),
+        ("cloud_prices", [cloud], "cloud_prices[0].gpu: is not in the catalogue"),
+    ):
+        fault = faults(
+            problem(planner_api.post(f"{V1}/scenarios/", {"name": "Named", field: value}), 400, "validation")
+        )
+        assert said in str(fault[field]), fault
 
 
 def test_a_tariff_is_checked(operator_api: APIClient, site: Site) -> None:

@@ -57,8 +57,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "scenarios/": {
         "name": "Fuzz", "sites": ["frankfurt"], "workloads": ["support-chat"], "time_limit_s": 5,
         "operations": {"people_usd_per_hour": "95"},
-        "price_classes": [{"name": "x", "factor": "2", "workloads": ["w"]}],
-        "api_prices": [{"workload": "w", "usd_per_mtok_input": "1", "usd_per_mtok_output": "1"}],
+        "price_classes": [{"name": "x", "factor": "2", "workloads": ["support-chat"]}],
+        "api_prices": [{"workload": "support-chat", "usd_per_mtok_input": "1", "usd_per_mtok_output": "1"}],
     },
     "plans/": {"scenario": "both-sites-december"},
     "models/": {"model_id": "acme/fuzz", "config": TINY},

@@ -29,10 +29,11 @@ from planner.economics import (
 from planner.economics.classes import factor_of
 from planner.economics.energy import energy_usd_per_hour, joules_per_token, power_profile
 from planner.economics.tariff import hourly_prices, mean_usd_per_kwh
-from planner.errors import InputError
+from planner.errors import InputError, UnknownGpuError
 from planner.fleet_file import parse_fleet
 from planner.placement.problem import build
-from planner.plan_types import PriceClass, SiteEnergy
+from planner.plan import check_request
+from planner.plan_types import ApiPrice, CloudPrice, PriceClass, SiteEnergy
 
 EUR = ExchangeRate("EUR", "2026-11-27", Decimal("1.0862"), "a central bank's reference rate")
 GBP = ExchangeRate("GBP", "2026-11-27", Decimal("1.2700"), "a central bank's reference rate")
@@ -326,3 +327,19 @@ def test_a_fleet_file_without_the_rate_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         parse_fleet(FLEET.replace("currency: NOK, date", "currency: SEK, date"))
     assert caught.value.field == "sites.oslo.currency"
+
+
+def test_prices_name_what_is_there() -> None:
+    named = parse_fleet(FLEET + "cloud_prices: [{gpu: h100 sxm5 80gb, usd_per_gpu_hour: 2}]\n")
+    assert [price.gpu for price in named.cloud_prices] == [H100]
+    check_request(named)
+    stranger = ApiPrice("nobody", Decimal(1), Decimal(1))
+    with pytest.raises(InputError, match=r"Name one of: w; or leave the price out") as caught:
+        check_request(replace(named, api_prices=(stranger,)))
+    assert (caught.value.field, caught.value.value) == ("api_prices[0].workload", "nobody")
+    with pytest.raises(UnknownGpuError, match="Did you mean") as unknown:
+        parse_fleet(FLEET + "cloud_prices: [{gpu: H1000, usd_per_gpu_hour: 2}]\n")
+    assert (unknown.value.field, unknown.value.value) == ("cloud_prices[0].gpu", "H1000")
+    with pytest.raises(UnknownGpuError) as unknown:
+        check_request(replace(named, cloud_prices=(CloudPrice("none", Decimal(1)),)))
+    assert unknown.value.field == "cloud_prices[0].gpu"

@@ -13,7 +13,7 @@ from planner.serving.instance import Instance
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
 from planner.serving.sessions import session_requests
-from planner.serving.simulator import simulate
+from planner.serving.simulator import instance_rules, simulate
 from planner.serving.types import CurvePoint, LargestLoad, Lengths, Load, SimResult, SloTarget
 
 OPEN_REQUESTS = 1200
@@ -21,7 +21,13 @@ CLOSED_ROUNDS = 6
 TOLERANCE = 0.01
 PROBE = 1.03
 STEEP = 1.10
-CEILING_STEP, CEILING_TRIES = 1.6, 12
+BEYOND, BEYOND_SESSIONS = 1.1, 1.6
+"""By how much a rate above the offline throughput is raised at a time."""
+
+KEPT_UP = 0.98
+"""Share of the offered rate at which requests must leave for it to count as carried."""
+
+TRIES = 16
 
 
 @dataclass
@@ -70,6 +76,25 @@ class Search:
         worst = slo_ratio(self.slo, result.ttft_ms, result.tpot_ms, result.itl_ms, result.e2e_ms)
         return max(worst, 2.0) if result.saturated else worst
 
+    def carried(self, result: SimResult, rate: float, offline: float) -> bool:
+        """Whether ``result`` shows ``rate`` requests/s within the SLO.
+
+        A rate above ``offline``, what is served with everything queued, must also be seen to leave: the last request
+        ends when the last one came and was answered, were it alone. Sessions have a measure of that of their own.
+        """
+        if self.ratio(result) > 1.0:
+            return False
+        if rate <= offline or self.load.turns is not None:
+            return True
+        return result.requests >= KEPT_UP * rate * (result.duration_s - self._alone_s())
+
+    def _alone_s(self) -> float:
+        """What the tokens of a mean answer take when nobody else is served: the least that the end of a run lasts."""
+        rules = instance_rules(self.instance.resolved, self.instance.memory)
+        kv_tokens = self.inputs.expected + 0.5 * self.outputs.expected
+        steps = (self.outputs.expected - 1.0) / rules.tokens_per_step
+        return steps * self.instance.step.decode_ms(1, kv_tokens) / 1000.0
+
 
 def largest_load(
     instance: Instance,
@@ -90,49 +115,47 @@ def largest_load(
 
 
 def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
-    """``largest_load`` for whatever ``search`` simulates."""
+    """``largest_load`` for whatever ``search`` simulates.
+
+    What is served with everything queued is where the search for a rate begins, and no bound: requests that all come at
+    once crowd each other out of the pool and its cache, and may be served faster when they come one by one.
+    """
     if search.load.kind == "closed":
         return _largest_concurrency(search, replicas)
     top = search.offline()
     if search.load.kind == "offline":
         return _answer(search, replicas, top.req_per_s, top, steep=False)
-    return _largest_rate(search, _ceiling(search, top), replicas)
+    return _largest_rate(search, top.req_per_s, replicas)
 
 
-def _ceiling(search: Search, offline: SimResult) -> float:
-    """Requests/s that no open load exceeds within the SLO: what is served with everything queued.
-
-    Sessions that all come at once crowd each other out of the cache, and may carry more when they come one by one.
-    """
-    ceiling = offline.req_per_s
-    if search.load.turns is None:
-        return ceiling
-    for _ in range(CEILING_TRIES):
-        if search.ratio(search.at_rate(ceiling)) > 1.0:
-            break
-        ceiling *= CEILING_STEP
-    return ceiling
+def _higher(search: Search, rate: float, offline: float) -> float:
+    """The rate to try after ``rate`` was carried and nothing is known to be too much."""
+    if rate < offline:
+        return offline
+    return rate * (BEYOND if search.load.turns is None else BEYOND_SESSIONS)
 
 
-def _largest_rate(search: Search, ceiling: float, replicas: int) -> LargestLoad:
-    low, low_result = 0.0, None
-    high = ceiling
-    rate = 0.9 * ceiling
-    for _ in range(12):
+def _largest_rate(search: Search, offline: float, replicas: int) -> LargestLoad:
+    low, low_result, high = 0.0, None, math.inf
+    rate = 0.9 * offline
+    for _ in range(TRIES):
         result = search.at_rate(rate)
-        ratio = search.ratio(result)
-        if ratio <= 1.0:
+        if search.carried(result, rate, offline):
             low, low_result = rate, result
         else:
             high = rate
-        if high - low <= TOLERANCE * high or high < 1e-4 * ceiling:
+        if high < math.inf and (high - low <= TOLERANCE * high or high < 1e-4 * offline):
             break
-        rate = 0.5 * (low + high) if low > 0 or ratio < 1.5 else 0.4 * high
+        if high == math.inf:
+            rate = _higher(search, rate, offline)
+        else:
+            rate = 0.5 * (low + high) if low > 0 or search.ratio(result) < 1.5 else 0.4 * high
     if low_result is None:
         return _answer(search, replicas, 0.0, None, steep=False)
     beyond = search.ratio(search.at_rate(PROBE * low))
     here = search.ratio(low_result)
-    steep = low >= 0.97 * ceiling or (beyond > STEEP * max(here, 1e-9) and beyond > 1.0)
+    full = search.load.turns is None and low >= 0.97 * offline
+    steep = full or (beyond > STEEP * max(here, 1e-9) and beyond > 1.0)
     return _answer(search, replicas, low, low_result, steep=steep)
 
 
@@ -219,6 +242,17 @@ def load_sensitivity(
     return math.log(beyond.ttft_ms.p99 / here.ttft_ms.p99) / math.log(PROBE)
 
 
+def _ceiling(search: Search) -> float:
+    """Requests/s that no open load exceeds within the SLO."""
+    offline = search.offline().req_per_s
+    rate = offline
+    for _ in range(TRIES):
+        if not search.carried(search.at_rate(rate), rate, offline):
+            break
+        rate = _higher(search, rate, offline)
+    return rate
+
+
 def load_curve(
     instance: Instance,
     load: Load,
@@ -240,7 +274,7 @@ def load_curve(
             ok = search.ratio(result) <= 1.0
             found.append(CurvePoint(result.req_per_s, clients, ok, performance(result, instance.step)))
         return tuple(found)
-    top_rate = _ceiling(replace(search, slo=()), search.offline())
+    top_rate = _ceiling(replace(search, slo=()))
     for i in range(points):
         rate = top_rate * 1.1 * (i + 1) / points
         result = search.at_rate(rate)

@@ -101,7 +101,7 @@ def with_slot_short(row: MeasuredRow) -> MeasuredRow:
     """A row of TensorRT-LLM 1.0 in a closed loop, as if the engine had one slot fewer than there are clients."""
     request = row.request
     clients = request["load"].get("concurrency", 0)
-    if request["engine"] != "tensorrt_llm" or clients < 2 or "max_num_seqs" in request:
+    if request["engine"] != "tensorrt_llm" or clients < 2:
         return row
     if not str(request.get("engine_version", "")).startswith("1.0."):
         return row

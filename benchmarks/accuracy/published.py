@@ -4,6 +4,7 @@
   each model, precision, GPU and engine; DeepSeek's on TensorRT-LLM are read in ``inferencex_tensorrt``.
 - gpustack/gpustack (Apache-2.0): ``docs/performance-lab/*/*.md``, the serving command, kept in the rows' notes, and the
   load generator's output.
+- ai-dynamo/aiconfigurator (Apache-2.0): the tool that deploys and measures, read in ``aiconfigurator_eval``.
 
 Facts only. A row of another source is read as it stands.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from benchmarks.accuracy import inferencex_tensorrt
+from benchmarks.accuracy import aiconfigurator_eval, inferencex_tensorrt
 
 INFERENCEX = "aic_silicon:inferencex"
 GPUSTACK = "gpustack_performance_lab"
@@ -35,6 +36,8 @@ def published(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         return _inferencex(row, load)
     if row["source_id"] == GPUSTACK:
         return _gpustack(row, load)
+    if row["source_id"] == aiconfigurator_eval.SOURCE:
+        return aiconfigurator_eval.settings(row, load)
     return {}
 
 

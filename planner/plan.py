@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
@@ -16,12 +16,15 @@ from planner.errors import CancelledError, InputError
 from planner.fleet_money import gpu_of_price
 from planner.fragmentation.consolidate import consolidate
 from planner.fragmentation.fleet import WorkloadShape, stranded
+from planner.mix_types import Mix
 from planner.placement.candidates import candidates, gpu_pools
 from planner.placement.devices import restored, restored_moves, usd_per_hour, with_slices
 from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Verdict
+from planner.recommend.engineplans import engine_plans, plans_alone
 from planner.recommend.flips import flip_points
+from planner.recommend.mixes import mix_of
 from planner.recommend.router import router_config
 from planner.recommend.rules import rules_of_thumb
 from planner.recommend.runway import outlook
@@ -50,12 +53,12 @@ def make_plan(
     found = _candidates(request, steps)
     steps.say(SIZING_SHARE, f"Placing {len(request.workloads)} workloads on {len(request.nodes)} nodes")
     placement = solve(request, found)
-    steps.say(PLACING_SHARE, "Comparing the engines")
-    verdicts = _verdicts(request, found, placement, steps)
+    steps.say(PLACING_SHARE, "Placing again with one engine alone")
+    alone = plans_alone(request, found, placement)
+    verdicts, mixes = _verdicts(request, found, placement, alone, steps)
     steps.say(0.97, "Holding the rules of thumb against this fleet")
-    rules = rules_of_thumb(
-        request, found, placement.baselines, placement.objective_usd_per_hour, placement.served_share
-    )
+    by_engine = engine_plans(request, found, placement, alone)
+    rules = rules_of_thumb(request, found, by_engine, mixes)
     shapes = workload_shapes(request, found)
     tidy = None
     if request.current:
@@ -90,7 +93,9 @@ def make_plan(
         rules=rules,
         months=months,
         runways=runways,
-        router_config=router_config(asked, found, placements),
+        engine_plans=by_engine,
+        mixes=mixes,
+        router_config=router_config(asked, found, placements, mixes),
     )
 
 
@@ -216,30 +221,34 @@ def _candidates(request: PlanRequest, steps: _Steps) -> tuple[Candidate, ...]:
 
 
 def _verdicts(
-    request: PlanRequest, found: tuple[Candidate, ...], placement: PlacementResult, steps: _Steps
-) -> tuple[Verdict, ...]:
+    request: PlanRequest,
+    found: tuple[Candidate, ...],
+    placement: PlacementResult,
+    alone: Mapping[str, PlacementResult],
+    steps: _Steps,
+) -> tuple[tuple[Verdict, ...], tuple[Mix, ...]]:
+    """The verdict on every workload, and its mix where it has one."""
     taken: dict[str, Counter[str]] = {}
     for item in placement.placements:
         taken.setdefault(item.workload, Counter())[item.candidate_id] += 1
-    verdicts = []
+    verdicts: list[Verdict] = []
+    mixes: list[Mix] = []
     at_hand = gpus_at_hand(request)
     count = len(request.workloads)
     for i, workload in enumerate(request.workloads):
-        steps.say(PLACING_SHARE + (0.97 - PLACING_SHARE) * i / count, f"Searching flip points of {workload.name}")
+        share = PLACING_SHARE + (0.97 - PLACING_SHARE) * i / count
+        steps.say(share, f"Searching flip points of {workload.name}")
         placed = taken[workload.name].most_common(1)[0][0] if workload.name in taken else None
         shares = any(c.id == placed and c.sharers > 1 for c in found)  # a share is worth nothing without neighbours
-        own = tuple(
-            c
-            for c in found
-            if c.workload == workload.name
-            and (c.gpu in at_hand or c.status != "ok")
-            and (c.sharers == 1 or (shares and c.id == placed))
-        )
+        near = tuple(c for c in found if c.workload == workload.name and (c.gpu in at_hand or c.status != "ok"))
+        own = tuple(c for c in near if c.sharers == 1 or (shares and c.id == placed))
         flips = flip_points(workload, own, request, placed=placed)
+        mix = mix_of(workload, near, request, placement.placements, alone)
+        mixes += [mix] if mix is not None else []
         verdicts.append(
-            verdict(workload, own, request, placed=placed, placements=placement.placements, flip_points=flips)
+            verdict(workload, own, request, placed=placed, placements=placement.placements, flip_points=flips, mix=mix)
         )
-    return tuple(verdicts)
+    return tuple(verdicts), tuple(mixes)
 
 
 def gpus_at_hand(request: PlanRequest) -> frozenset[str]:

@@ -19,6 +19,7 @@ from planner.economics.types import CostBreakdown, EnergyPrice, GpuHourPrice, Pr
 from planner.engines.types import ResolvedSettings
 from planner.evidence import Evidence, Interval
 from planner.memory.types import MemoryLedger
+from planner.mix_types import Mix
 from planner.serving.types import Lengths, Load, Performance, SloTarget
 
 
@@ -360,12 +361,34 @@ class StrandedReport:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a simpler way of placing would have cost: best-fit, first-fit-decreasing, one engine only."""
+    """What a simpler way of placing would have cost: best-fit, first-fit-decreasing."""
 
     name: str
     usd_per_hour: Decimal
     unplaced_replicas: int
     served_share: float  # mean over the workloads of the share of demand served, 0..1
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """The plan with one engine alone, or (``engine`` empty) with both: money of its objective, what it leaves out.
+
+    ``usd_per_month`` is a month of 730 hours. ``saving`` is how much cheaper the chosen plan is, as a share of this
+    one's cost, with the 80 % interval; None for the chosen plan and where the two do not serve the same.
+    ``too_close`` when that interval holds zero.
+    """
+
+    engine: str
+    status: Literal["optimal", "feasible", "greedy", "infeasible"]
+    usd_per_hour: Decimal
+    usd_per_month: Decimal
+    gap: float
+    gpus: int
+    purchased_nodes: int
+    served_share: float  # mean over the workloads of the share of demand served, 0..1
+    unplaced: tuple[Unplaced, ...] = ()
+    saving: Interval | None = None
+    too_close: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,4 +474,6 @@ class PlanResult:
     months: tuple[MonthView, ...] = ()
     runways: tuple[Runway, ...] = ()
     consolidation: Consolidation | None = None  # of what runs today, without any other change
+    engine_plans: tuple[EnginePlan, ...] = ()  # as chosen, all vLLM, all TensorRT-LLM
+    mixes: tuple[Mix, ...] = ()  # workloads served by several configurations at once, and what a hybrid would be
     router_config: str = ""  # LiteLLM proxy config.yaml that spreads the workloads over the planned endpoints

@@ -13,7 +13,6 @@ from planner.economics.energy import power_w
 from planner.economics.types import CostBreakdown
 from planner.engines import EngineName
 from planner.engines.disaggregation import ROLES
-from planner.evidence import Interval
 from planner.models.spec import ModelSpec
 from planner.placement.billing import beyond_gpus_usd_per_hour, bill_of
 from planner.placement.candidates import (
@@ -28,7 +27,7 @@ from planner.placement.problem import replicas_needed
 from planner.placement.shapes import base_settings, parallel_shapes
 from planner.placement.sharing import on_share
 from planner.placement.siteenergy import mean_electricity
-from planner.placement.sizing import Size, demand_per_s, fabric_of, instance, per_replica_load
+from planner.placement.sizing import Size, demand_per_s, fabric_of, instance, of_all, per_replica_load
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PoolRole, Pools
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
@@ -170,7 +169,7 @@ def _priced(
         slo=workload.slo,
         seed=request.seed,
     )
-    performance = _of_all(one, replicas)
+    performance = of_all(one, replicas)
     gpus = replicas * unit.gpus
     watts = _watts(workload, gpu, unit, one)
     electricity = mean_electricity(request, workload, gpu.name, watts, gpus, nodes)
@@ -236,20 +235,6 @@ def _pools(unit: Disaggregated, use: PoolUse, cost: CostBreakdown) -> Pools:
             usd_per_mtok=(usd / tokens[i]).quantize(Decimal("0.000001")) if tokens[i] > 0 else None,
         )
     return Pools(roles["prefill"], roles["decode"], unit.link.kind, unit.link.gb_s, use.transfer_ms_mean)
-
-
-def _of_all(one: Performance, replicas: int) -> Performance:
-    """Latencies of one unit at its share of the load, throughputs of all."""
-    many, band = float(replicas), one.output_tok_per_s_80
-    return replace(
-        one,
-        output_tok_per_s=one.output_tok_per_s * many,
-        total_tok_per_s=one.total_tok_per_s * many,
-        req_per_s=one.req_per_s * many,
-        output_tok_per_s_80=Interval(band.value * many, band.low * many, band.high * many),
-        preemptions=one.preemptions * replicas,
-        goodput_per_s=None if one.goodput_per_s is None else one.goodput_per_s * many,
-    )
 
 
 def _watts(workload: PlanWorkload, gpu: GpuSpec, unit: Disaggregated, one: Performance) -> float | None:

@@ -127,18 +127,21 @@ def _requests(load: Load) -> int | None:
     return load.requests or (None if load.turns else SIMULATED_REQUESTS)
 
 
-def per_replica_load(workload: PlanWorkload, replicas: int) -> Load:
-    """The load that each of ``replicas`` carries when a router spreads the demand evenly."""
+def per_replica_load(workload: PlanWorkload, replicas: int, share: float = 1.0) -> Load:
+    """The load that each of ``replicas`` carries when a router spreads ``share`` of the demand evenly over them.
+
+    Poisson arrivals dealt out at random are Poisson arrivals at each replica; a trace is thinned.
+    """
     load = workload.load
     if load.kind == "closed":
-        return replace(load, concurrency=max(1, round(load.concurrency / replicas)))
+        return replace(load, concurrency=max(1, round(load.concurrency * share / replicas)))
     if load.kind == "offline":
         return replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
     if load.arrival == "trace":
-        return replace(load, times_s=trace_at_rate(load.times_s, mean_rate(load.times_s) / replicas))
+        return replace(load, times_s=trace_at_rate(load.times_s, mean_rate(load.times_s) * share / replicas))
     return replace(
         load,
-        rate_per_s=load.rate_per_s / replicas,
+        rate_per_s=load.rate_per_s * share / replicas,
         requests=_requests(load),
     )
 
@@ -147,7 +150,11 @@ def at_planned_load(
     instance: Instance, workload: PlanWorkload, outputs: Lengths, replicas: int, seed: int
 ) -> Performance:
     """Performance of all ``replicas`` together: latencies of one at its share of the load, throughputs of all."""
-    one = _predicted(instance, workload, outputs, per_replica_load(workload, replicas), seed)
+    return of_all(predicted(instance, workload, outputs, per_replica_load(workload, replicas), seed), replicas)
+
+
+def of_all(one: Performance, replicas: int) -> Performance:
+    """Latencies of ``one`` replica, throughputs of all of them."""
     many = float(replicas)
     return replace(
         one,
@@ -167,10 +174,11 @@ def at_planned_load(
 def lightest(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int) -> Performance:
     """Performance with hardly any load: what the SLO would have to allow at least."""
     load = replace(workload.load, kind="closed", concurrency=1, requests=24, arrival="poisson", times_s=(), think_s=0.0)
-    return _predicted(instance, workload, outputs, load, seed)
+    return predicted(instance, workload, outputs, load, seed)
 
 
-def _predicted(instance: Instance, workload: PlanWorkload, outputs: Lengths, load: Load, seed: int) -> Performance:
+def predicted(instance: Instance, workload: PlanWorkload, outputs: Lengths, load: Load, seed: int) -> Performance:
+    """One instance at ``load``, with its bands; an encoder's by the batch server. Raises as the simulators do."""
     if instance.model.task != "generate":
         found = simulate_encoder(
             instance.step, instance.resolved, load, workload.input_tokens, slo=workload.slo, seed=seed

@@ -15,7 +15,6 @@ from planner.placement.greedy import GreedyPlan, greedy, hourly
 from planner.placement.model import Counts, Programme
 from planner.placement.problem import Problem, build
 from planner.plan_types import Baseline, Candidate, Placement, PlanNode, PlanRequest, Unplaced
-from planner.words import ENGINE_LABEL
 
 SMALL_GAP = 1e-6  # proven to the cent for plans of ordinary size
 LARGE_GAP = 3e-3
@@ -84,7 +83,7 @@ def solve(request: PlanRequest, candidates: tuple[Candidate, ...], *, with_basel
         gap,
         seconds,
         assigned.moves,
-        _baselines(problem, candidates) if with_baselines else (),
+        _baselines(problem) if with_baselines else (),
         1 - sum(counts.unserved.values()) / max(len(problem.workloads), 1),
     )
 
@@ -153,18 +152,9 @@ def _without_missed(problem: Problem, counts: Counts, assigned: Assigned) -> Cou
     return Counts({key: count for key, count in replicas.items() if count}, counts.bought, unserved)
 
 
-def _baselines(problem: Problem, candidates: tuple[Candidate, ...]) -> tuple[Baseline, ...]:
+def _baselines(problem: Problem) -> tuple[Baseline, ...]:
     """What simpler rules would have cost on the same candidates."""
     plans = [("Best fit", greedy(problem)), ("First fit decreasing", greedy(problem, "first_fit_decreasing"))]
-    by_engine: dict[str, list[Candidate]] = {}
-    for candidate in candidates:
-        if candidate.status == "ok" and candidate.settings is not None:
-            by_engine.setdefault(candidate.settings.engine.value, []).append(candidate)
-    if len(by_engine) > 1:
-        plans += [
-            (f"{ENGINE_LABEL[engine]} only", greedy(build(problem.request, tuple(own))))
-            for engine, own in sorted(by_engine.items())
-        ]
     count = max(len(problem.workloads), 1)
     return tuple(
         Baseline(

@@ -76,7 +76,7 @@ def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRe
         name, unit, value = "concurrency", "users", users
     else:
         name, unit, value = "request rate", "req/s", rate
-    sweeps.append(_Sweep(name, unit, value, value / 30, value * 30, partial(_load, value)))
+    sweeps.append(_Sweep(name, unit, value, value / 30, value * 30, partial(load_change, value)))
     sweeps.append(_Sweep("utilisation of replicas", OF_LARGEST, 1.0, 0.4, 1.0, lambda v: Change(rate_factor=v)))
     revisions = workload.revisions_per_month
     sweeps.append(
@@ -95,17 +95,19 @@ def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRe
                     price,
                     price / 5,
                     price * 5,
-                    partial(_gpu_price, price, gpu),
+                    partial(price_change, price, gpu),
                 )
             )
     return sweeps
 
 
-def _load(today: float, value: float) -> Change:
+def load_change(today: float, value: float) -> Change:
+    """The demand at ``value`` where it is ``today``."""
     return Change(load_factor=value / today)
 
 
-def _gpu_price(today: float, gpu: str, value: float) -> Change:
+def price_change(today: float, gpu: str, value: float) -> Change:
+    """The price of ``gpu`` at ``value`` where it is ``today``."""
     return Change(gpu_price_factor=value / today, gpu=gpu)
 
 
@@ -118,11 +120,11 @@ def _search(
         return _winner(usable, workload, request, sweep.change(value))
 
     nearest: float | None = None
-    for side in (_grid(sweep.current, sweep.low), _grid(sweep.current, sweep.high)):
-        value = _first_flip(side, wins, winner)
+    for side in (grid(sweep.current, sweep.low), grid(sweep.current, sweep.high)):
+        value = first_flip(side, wins, winner)
         if value is not None and (nearest is None or _ratio(value, sweep) < _ratio(nearest, sweep)):
             nearest = value
-    marks = _grid(sweep.low, sweep.high)[:: GRID // CURVE_POINTS]
+    marks = grid(sweep.low, sweep.high)[:: GRID // CURVE_POINTS]
     curve = tuple(_curve_at(v, usable, workload, request, sweep.change(v)) for v in sorted({*marks, sweep.current}))
     found = _point(sweep.parameter, sweep.unit, sweep.current, nearest, (sweep.low, sweep.high), winner)
     return replace(found, curve=curve)
@@ -135,7 +137,8 @@ def _curve_at(
     return CurveAt(value, costs.get("vllm"), costs.get("tensorrt_llm"))
 
 
-def _first_flip(side: list[float], wins: Callable[[float], str | None], winner: str | None) -> float | None:
+def first_flip(side: list[float], wins: Callable[[float], str | None], winner: str | None) -> float | None:
+    """The first value along ``side`` at which another than ``winner`` wins, refined by bisection; None where none."""
     if winner is None:
         return None
     before = side[0]
@@ -154,7 +157,7 @@ def _first_flip(side: list[float], wins: Callable[[float], str | None], winner: 
     return None
 
 
-def _grid(start: float, end: float) -> list[float]:
+def grid(start: float, end: float) -> list[float]:
     """From ``start`` to ``end``, even on a logarithmic scale where both are above zero."""
     if start > 0 and end > 0:
         return [start * (end / start) ** (i / (GRID - 1)) for i in range(GRID)]
@@ -205,7 +208,7 @@ def _concurrency(
     sized = _resized(top, instances, asked, request)
     if len({engine_of(candidate) for candidate in sized}) < 2:
         return []
-    sweep = _Sweep("concurrency", WAITING, users, max(1.0, users / 30), users * 30, partial(_load, users))
+    sweep = _Sweep("concurrency", WAITING, users, max(1.0, users / 30), users * 30, partial(load_change, users))
     return [_search(sweep, sized, asked, request, winner)]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import yaml
 
+from planner.mix_types import Mix
 from planner.plan_types import Candidate, Placement, PlanRequest
 
 FIRST_PORT = 8000
@@ -33,13 +34,24 @@ def endpoint_port(placement: Placement) -> int:
     return FIRST_PORT + min(placement.gpu_indexes)
 
 
-def router_config(request: PlanRequest, candidates: Sequence[Candidate], placements: Sequence[Placement]) -> str:
-    """The YAML text; empty when nothing is placed. Weights follow what one replica of each candidate carries.
+def endpoint_weights(candidates: Sequence[Candidate], mixes: Sequence[Mix]) -> dict[str, int]:
+    """Weight of one replica of each candidate among those of its workload: as the mix placed was predicted with, else
+    what a replica carries of the demand.
+    """
+    found = {candidate.id: max(1, round(1000 * min(candidate.replica_share, 1.0))) for candidate in candidates}
+    return found | {part.candidate_id: part.endpoint_weight for mix in mixes if mix.placed for part in mix.parts}
+
+
+def router_config(
+    request: PlanRequest, candidates: Sequence[Candidate], placements: Sequence[Placement], mixes: Sequence[Mix] = ()
+) -> str:
+    """The YAML text; empty when nothing is placed. Weights are those of ``endpoint_weights``.
 
     Replicas of one workload share a ``model_name``, whatever engine they run on. Of a replica that spans nodes only the
     first node is an endpoint.
     """
     by_id = {candidate.id: candidate for candidate in candidates}
+    weights = endpoint_weights(candidates, mixes)
     served = {workload.name: workload.model for workload in request.workloads}
     seen: set[tuple[str, str, int]] = set()
     entries = []
@@ -56,7 +68,7 @@ def router_config(request: PlanRequest, candidates: Sequence[Candidate], placeme
                     "model": f"openai/{served[placement.workload]}",
                     "api_base": f"http://{placement.node}:{endpoint_port(placement)}/v1",
                     "api_key": "os.environ/ENDPOINT_API_KEY",
-                    "weight": max(1, round(1000 * min(candidate.replica_share, 1.0))),
+                    "weight": weights[candidate.id],
                 },
                 "model_info": {
                     "id": f"{placement.candidate_id}#{placement.replica}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -18,11 +19,12 @@ from planner.economics.operations import (
 from planner.engines import EngineName, EngineSettings, as_loaded, resolve, support
 from planner.errors import PlannerError
 from planner.fragmentation import kv_waste
+from planner.mix_types import Mix
 from planner.models.sharding import total_weights_bytes
 from planner.placement.candidates import gpu_of_nodes
 from planner.placement.sizing import instance
-from planner.plan_types import Baseline, Candidate, PlanRequest, PlanWorkload, RuleOfThumb
-from planner.recommend.verdict import engine_of
+from planner.plan_types import Candidate, EnginePlan, PlanRequest, PlanWorkload, RuleOfThumb
+from planner.recommend.verdict import SAME, engine_of
 from planner.serving.arrivals import request_set
 from planner.serving.predict import predict
 from planner.serving.types import Load
@@ -38,11 +40,10 @@ KV_REQUESTS = 1000
 def rules_of_thumb(
     request: PlanRequest,
     candidates: Sequence[Candidate],
-    baselines: Sequence[Baseline],
-    objective_usd_per_hour: Decimal,
-    served_share: float,
+    alone: Sequence[EnginePlan],
+    mixes: Sequence[Mix],
 ) -> tuple[RuleOfThumb, ...]:
-    """All rules, in a fixed order; one that nothing here can test says so. ``served_share`` is that of the plan."""
+    """All rules, in a fixed order; one that nothing here can test says so. ``alone`` as ``engine_plans`` gives them."""
     pairs = _pairs(request, candidates)
     return (
         _ttft(pairs),
@@ -52,7 +53,7 @@ def rules_of_thumb(
         _builds(candidates),
         _agility(request),
         _portability(request),
-        _hybrid(baselines, objective_usd_per_hour, served_share, symbol(request.currency)),
+        _hybrid(alone, mixes, symbol(request.currency)),
     )
 
 
@@ -269,30 +270,52 @@ def _portability(request: PlanRequest) -> RuleOfThumb:
     return RuleOfThumb("portability", claim, "confirmed", sentence, tuple(cases))
 
 
-def _hybrid(
-    baselines: Sequence[Baseline], objective_usd_per_hour: Decimal, served_share: float, sign: str
-) -> RuleOfThumb:
+def _hybrid(plans: Sequence[EnginePlan], mixes: Sequence[Mix], sign: str) -> RuleOfThumb:
+    """The fleet as planned against each engine alone; then, workload by workload, both engines behind one router."""
     claim = "A fleet of both engines is cheaper than either alone."
-    alone = [baseline for baseline in baselines if baseline.name.endswith(" only")]
+    alone = [plan for plan in plans if plan.engine and plan.status != "infeasible"]
     if len(alone) < 2:
         return RuleOfThumb("hybrid", claim, "not_testable", "Only one engine can serve these workloads.")
-    cases = [("both, USD/h", float(objective_usd_per_hour))]
-    cases += [(f"{b.name}, USD/h (serves {100 * b.served_share:.0f} %)", float(b.usd_per_hour)) for b in alone]
-    complete = [b for b in alone if b.served_share >= served_share - 1e-6]
+    both = next(plan for plan in plans if not plan.engine)
+    cases = [("as planned, USD/h", float(both.usd_per_hour))]
+    cases += [
+        (f"{ENGINE_LABEL[p.engine]} alone, USD/h (serves {100 * p.served_share:.0f} %)", float(p.usd_per_hour))
+        for p in alone
+    ]
+    split = _split_words(mixes)
+    complete = [plan for plan in alone if plan.saving is not None]
     if not complete:
         sentence = "Neither engine alone serves as much as both: " + ", ".join(
-            f"{b.name} {100 * b.served_share:.0f} % of the demand" for b in alone
+            f"{ENGINE_LABEL[p.engine]} {100 * p.served_share:.0f} % of the demand" for p in alone
         )
-        return RuleOfThumb("hybrid", claim, "confirmed", f"{sentence}, both {100 * served_share:.0f} %.", tuple(cases))
-    best = min(complete, key=lambda b: b.usd_per_hour)
-    saved = float(best.usd_per_hour - objective_usd_per_hour)
-    share = 100 * saved / float(best.usd_per_hour) if best.usd_per_hour else 0.0
-    outcome: Outcome = "confirmed" if share > 0.5 else "refuted"
+        sentence = f"{sentence}, both {100 * both.served_share:.0f} %.{split}"
+        return RuleOfThumb("hybrid", claim, "confirmed", sentence, tuple(cases))
+    best = min(complete, key=lambda plan: plan.usd_per_hour)
+    saving = best.saving
+    outcome: Outcome = "refuted"
+    if best.too_close:
+        outcome = "unsettled"
+    elif saving is not None and saving.value >= SAME:
+        outcome = "confirmed"
+    band = "" if saving is None else f" ({whole(100 * saving.low)} to {whole(100 * saving.high)} %)"
+    saved = 0.0 if saving is None else 100 * saving.value
     sentence = (
-        f"Both together cost {sign}{objective_usd_per_hour:.2f} an hour, {best.name} {sign}{best.usd_per_hour:.2f}: "
-        f"{share:.1f} % saved."
+        f"As planned {sign}{both.usd_per_hour:.2f} an hour, {ENGINE_LABEL[best.engine]} alone "
+        f"{sign}{best.usd_per_hour:.2f}: {saved:.1f} % saved{band}.{split}"
     )
     return RuleOfThumb("hybrid", claim, outcome, sentence, tuple(cases))
+
+
+def _split_words(mixes: Sequence[Mix]) -> str:
+    """How many workloads gain by both engines behind one router; empty where none was compared."""
+    compared = [mix for mix in mixes if len({part.engine for part in mix.parts}) > 1]
+    if not compared:
+        return ""
+    counts = Counter(mix.outcome for mix in compared)
+    return (
+        f" Split over both engines, {counts['confirmed']} of {len(compared)} workloads would be cheaper than on either "
+        f"alone, {counts['refuted']} would not, {counts['unsettled']} too close to call."
+    )
 
 
 def _of_share(name: str, claim: str, cases: list[tuple[str, float]], low: float, high: float, what: str) -> RuleOfThumb:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
+from statistics import NormalDist
 
 from planner.economics.currency import symbol
 from planner.economics.energy import joules_per_token
 from planner.evidence import Evidence, Interval
+from planner.mix_types import Mix
 from planner.plan_types import Candidate, FlipPoint, Placement, PlanRequest, PlanWorkload, Sensitivity, Verdict
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
 from planner.recommend.room import finds_room
@@ -17,12 +19,15 @@ from planner.words import ENGINE_LABEL, figure, place_words, whole
 
 SAME = 0.005  # costs closer than half a percent are the same bill
 PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
-# Midpoints of 20 equal slices of a normal distribution, in standard deviations
-_SLICES = (
-    -1.959964, -1.439531, -1.150349, -0.934589, -0.755415, -0.597760, -0.453762, -0.318639, -0.189118, -0.062707,
-    0.062707, 0.189118, 0.318639, 0.453762, 0.597760, 0.755415, 0.934589, 1.150349, 1.439531, 1.959964,
-)  # fmt: skip
 _Z80 = 1.281552
+
+
+def slices(count: int) -> tuple[float, ...]:
+    """Midpoints of ``count`` equal slices of a normal distribution, in standard deviations, ascending."""
+    return tuple(NormalDist().inv_cdf((i + 0.5) / count) for i in range(count))
+
+
+_SLICES = slices(20)
 
 
 def verdict(
@@ -33,10 +38,12 @@ def verdict(
     placed: str | None = None,
     placements: Sequence[Placement] = (),
     flip_points: tuple[FlipPoint, ...] = (),
+    mix: Mix | None = None,
 ) -> Verdict:
     """The verdict on ``workload``. ``placed`` is the candidate that the placement took, when it took one.
 
-    ``placements`` of all workloads tell whether a cheaper runner-up had found room.
+    ``placements`` of all workloads tell whether a cheaper runner-up had found room. Where the plan places a ``mix``,
+    margin and sentence are those of the mix, ``placed`` the candidate of most of its replicas.
 
     Both engines enter with their best tuned candidate at equal SLO. The margin is how much cheaper the chosen one is,
     as a share of the other's cost; its 80 % interval comes from the intervals of what one replica carries, taken as
@@ -59,6 +66,11 @@ def verdict(
     too_close = margin.low < SAME and margin.high > -SAME
     room = margin.value >= 0 or finds_room(runner_up, workload, request, placements)
     sentence = _sentence(chosen, runner_up, margin, too_close, flip_points, room)
+    if mix is not None and mix.placed:
+        sentence = mix.sentence
+        rival = next((r for r in mix.rivals if r.engine == engine_of(runner_up) and r.saving is not None), None)
+        if rival is not None and rival.saving is not None:
+            margin, too_close = rival.saving, rival.too_close
     reasons = _reasons(chosen, runner_up, workload, request, too_close)
     probe = _probe(chosen, runner_up, request) if too_close else ""
     moves = tornado(chosen, workload, request)
@@ -72,8 +84,8 @@ def margin_of(chosen: Candidate, other: Candidate, workload: PlanWorkload, reque
 
     Each capacity is taken as log-normal through its band; 20 x 20 equal slices are priced with whole replicas.
     """
-    ours = [usd_per_hour(chosen, workload, request, Change(rate_factor=f)) for f in _factors(chosen)]
-    theirs = [usd_per_hour(other, workload, request, Change(rate_factor=f)) for f in _factors(other)]
+    ours = [usd_per_hour(chosen, workload, request, Change(rate_factor=f)) for f in capacity_factors(chosen, _SLICES)]
+    theirs = [usd_per_hour(other, workload, request, Change(rate_factor=f)) for f in capacity_factors(other, _SLICES)]
     points = sorted((b - a) / b for a in ours for b in theirs)
     a, b = (usd_per_hour(c, workload, request, Change()) for c in (chosen, other))
     count = len(points)
@@ -81,12 +93,16 @@ def margin_of(chosen: Candidate, other: Candidate, workload: PlanWorkload, reque
     return Interval(value, min(value, points[count // 10]), max(value, points[count - 1 - count // 10]))
 
 
-def _factors(candidate: Candidate) -> list[float]:
+def capacity_factors(candidate: Candidate, deviations: Sequence[float]) -> tuple[float, ...]:
+    """What a replica carries over what is predicted, so many standard deviations off: log-normal through its band.
+
+    1 throughout where there is no band.
+    """
     band = candidate.replica_rate_80
     if band is None or band.value <= 0 or band.low <= 0:
-        return [1.0]
+        return (1.0,) * len(deviations)
     down, up = math.log(band.value / band.low) / _Z80, math.log(band.high / band.value) / _Z80
-    return [math.exp(z * (up if z > 0 else down)) for z in _SLICES]
+    return tuple(math.exp(z * (up if z > 0 else down)) for z in deviations)
 
 
 def engine_of(candidate: Candidate) -> str:

@@ -12,7 +12,7 @@ from planner.economics import OperationsCosts
 from planner.economics.types import CostBreakdown, EnergyPrice
 from planner.evidence import Evidence, Interval
 from planner.placement.candidates import candidates
-from planner.plan_types import Baseline, Placement
+from planner.plan_types import EnginePlan, Placement
 from planner.recommend import verdict
 from planner.recommend.costing import Change, best_of, usd_per_hour
 from planner.recommend.flips import _search, _sweeps, flip_points, scaled
@@ -285,15 +285,29 @@ def test_ttft_rule_is_not_refuted_by_predictions_that_leave_room_for_it() -> Non
     assert _ttft([(work, *sure)]).verdict == "refuted"
 
 
+def engine_plan(engine: str, usd: int, served: float = 1.0, saving: Interval | None = None, **other) -> EnginePlan:
+    amount = Decimal(usd)
+    return EnginePlan(engine, "optimal", amount, amount * 730, 0.0, 4, 0, served, saving=saving, **other)
+
+
 def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
-    alone = (Baseline("vLLM only", Decimal(12), 0, 1.0), Baseline("TensorRT-LLM only", Decimal(10), 3, 0.7))
-    rule = _hybrid(alone, Decimal(9), 1.0, "$")
+    plans = (
+        engine_plan("", 9),
+        engine_plan("vllm", 12, saving=Interval(0.25, 0.1, 0.4)),
+        engine_plan("tensorrt_llm", 8, 0.7),
+    )
+    rule = _hybrid(plans, (), "$")
     assert rule.verdict == "confirmed"
-    assert "vLLM only $12.00: 25.0 % saved" in rule.sentence
-    assert _hybrid(alone, Decimal(12), 1.0, "$").verdict == "refuted"
-    assert _hybrid(alone[:1], Decimal(12), 1.0, "$").verdict == "not_testable"
-    rule = _hybrid((replace(alone[0], served_share=0.8), alone[1]), Decimal(9), 1.0, "$")
-    assert "vLLM only 80 % of the demand" in rule.sentence
+    assert "vLLM alone $12.00: 25.0 % saved (10 to 40 %)" in rule.sentence
+    unsure = replace(plans[1], saving=Interval(0.25, -0.1, 0.4), too_close=True)
+    assert _hybrid((plans[0], unsure, plans[2]), (), "$").verdict == "unsettled"
+    same = replace(plans[1], saving=Interval(0.0, 0.0, 0.0))
+    assert _hybrid((plans[0], same, plans[2]), (), "$").verdict == "refuted"
+    barred = replace(plans[2], status="infeasible")
+    assert _hybrid((*plans[:2], barred), (), "$").verdict == "not_testable"
+    rule = _hybrid((plans[0], engine_plan("vllm", 7, 0.8), plans[2]), (), "$")
+    assert rule.verdict == "confirmed"
+    assert "vLLM 80 % of the demand" in rule.sentence
 
 
 def test_tornado_shows_the_widest_first_and_moves_one_input_at_a_time() -> None:

@@ -11,7 +11,7 @@ from planner.engines.versions import at_least
 from planner.errors import UnsupportedError
 from planner.export.unit import SCRIPT, unit_files
 from planner.plan_types import Placement, PlanNode, PlanRequest, PlanResult
-from planner.recommend.router import endpoint_port
+from planner.recommend.router import endpoint_port, endpoint_weights
 
 MASTER_PORT = 29501
 READY_TIMEOUT_S = 1800  # large checkpoints and a cold compile cache take more than the engine's own 600 s
@@ -42,6 +42,8 @@ class Endpoint:
     slice_uuid: str = ""
     starts_after: tuple[str, int] | None = None  # (name, port) of the engine on the same GPU that must answer first
     is_unit: bool = False  # prefill and decode pools: a start script on each node, see ``unit``
+    weight: int = 1  # among the replicas of its workload, in a router's configuration
+    part: int = 0  # of a mix, which of its configurations, from 1; 0: all replicas are alike
 
     @property
     def node(self) -> str:
@@ -120,6 +122,8 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
     for placement in result.placements:
         groups.setdefault((placement.workload, placement.candidate_id, placement.replica), []).append(placement)
     nodes = {node.name: node for node in (*request.nodes, *result.purchased_nodes)}
+    weights = endpoint_weights(result.candidates, result.mixes)
+    numbers = {part.candidate_id: i for mix in result.mixes if mix.placed for i, part in enumerate(mix.parts, start=1)}
     found: list[Endpoint] = []
     counts: dict[str, int] = {}
     last_on: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
@@ -163,6 +167,8 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
                 slice_uuid=first.slice_uuid,
                 starts_after=last_on.get(here) if first.sharers > 1 else None,
                 is_unit=pools is not None,
+                weight=weights[candidate_id],
+                part=numbers.get(candidate_id, 0),
             )
         )
         if first.sharers > 1:

@@ -1,6 +1,10 @@
 """Kubernetes manifests: a Deployment for each replica on its planned node, a LeaderWorkerSet where it spans nodes, a
 Service for each workload.
 
+A Service spreads requests evenly. Where a workload runs on several configurations that carry different loads each of
+them has a Service, and an HTTPRoute of the Gateway API deals the requests out by the planned weights
+(gateway-api.sigs.k8s.io/guides/traffic-splitting).
+
 Probes: liveness only counts after the start-up probe has passed, and that one waits longer than the engine's own
 limit, so that a long load is not killed. Kubernetes picks the GPU indexes of a node itself; their number is what is
 planned.
@@ -22,6 +26,11 @@ PROBE_PERIOD_S = 10
 STARTUP_FAILURES = (READY_TIMEOUT_S + 600) // PROBE_PERIOD_S
 SHM = "16Gi"
 PORT = 8000
+GATEWAY = "inference"
+"""The Gateway that a route of a mix attaches to; name yours so, or change ``parentRefs``."""
+
+ROUTE_WEIGHTS = 10_000
+"""What the weights of a route add up to."""
 
 
 def kubernetes(found: Sequence[Endpoint], *, namespace: str = "default", model_claim: str = "models") -> dict[str, str]:
@@ -37,26 +46,57 @@ def kubernetes(found: Sequence[Endpoint], *, namespace: str = "default", model_c
             data = {"kind": "ConfigMap", "apiVersion": "v1", "data": dict(endpoint.files)}
             documents.append({**data, "metadata": _metadata(endpoint, namespace)})
         documents.append(_replica(endpoint, namespace, model_claim))
-    files = {}
-    for workload, documents in by_workload.items():
-        name = safe_name(workload)
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {
-                "selector": {"tonnage/workload": name, "tonnage/serves": "http"},
-                "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
-            },
-        }
-        files[f"{name}.yaml"] = yaml.safe_dump_all([*documents, service], sort_keys=False, width=120)
-    return files
+    return {
+        f"{safe_name(workload)}.yaml": yaml.safe_dump_all(
+            [*documents, *_services(workload, [e for e in found if e.workload == workload], namespace)],
+            sort_keys=False,
+            width=120,
+        )
+        for workload, documents in by_workload.items()
+    }
+
+
+def _services(workload: str, replicas: Sequence[Endpoint], namespace: str) -> list[dict[str, Any]]:
+    """One Service; of a mix one for each configuration, and the route that weighs them."""
+    name = safe_name(workload)
+    weights: dict[int, int] = {}
+    for endpoint in replicas:
+        weights[endpoint.part] = weights.get(endpoint.part, 0) + endpoint.weight
+    if len(weights) == 1:
+        return [_service(name, name, namespace, {})]
+    total = sum(weights.values())
+    services, backends = [], []
+    for part, weight in sorted(weights.items()):
+        label = f"{name}-part-{part}"
+        services.append(_service(label, name, namespace, {"tonnage/part": str(part)}))
+        backends.append({"name": label, "port": PORT, "weight": max(1, round(ROUTE_WEIGHTS * weight / total))})
+    route = {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"parentRefs": [{"name": GATEWAY}], "rules": [{"backendRefs": backends}]},
+    }
+    return [*services, route]
+
+
+def _service(name: str, workload: str, namespace: str, labels: dict[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "selector": {"tonnage/workload": workload, "tonnage/serves": "http", **labels},
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
+        },
+    }
 
 
 def _replica(endpoint: Endpoint, namespace: str, model_claim: str) -> dict[str, Any]:
     refuse_shared(endpoint, "Kubernetes")
     metadata = _metadata(endpoint, namespace)
     labels = {"tonnage/workload": safe_name(endpoint.workload), "tonnage/replica": endpoint.name}
+    if endpoint.part:
+        labels["tonnage/part"] = str(endpoint.part)
     if len(endpoint.parts) == 1:
         command = _with_port(endpoint.arguments)
         pod = _pod(endpoint, command, model_claim, {"kubernetes.io/hostname": endpoint.node})

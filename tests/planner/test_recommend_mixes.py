@@ -11,6 +11,7 @@ import yaml
 from fleet_samples import H100, node, request, workload
 
 from planner.catalog import get_model
+from planner.export import deployment_files, endpoints
 from planner.jsonio import from_json, to_json
 from planner.placement.candidates import gpu_of_nodes
 from planner.placement.check import check
@@ -152,6 +153,24 @@ def test_the_router_sends_each_part_its_share(planned) -> None:
         own = [e for e in entries if e["model_info"]["id"].startswith(f"{part.candidate_id}#")]
         assert len(own) == part.replicas
         assert sum(e["litellm_params"]["weight"] for e in own) / total == pytest.approx(part.share, abs=1e-4)
+
+
+def test_kubernetes_weighs_the_configurations_of_a_mix(planned) -> None:
+    wanted, plan = planned
+    mix = chat_mix(plan)
+    by_part = [e for e in endpoints(wanted, plan) if e.workload == "chat"]
+    assert {e.part for e in by_part} == {1, 2}
+    documents = list(yaml.safe_load_all(deployment_files(wanted, plan, "kubernetes")["chat.yaml"]))
+    route = next(d for d in documents if d["kind"] == "HTTPRoute")
+    backends = route["spec"]["rules"][0]["backendRefs"]
+    services = {d["metadata"]["name"]: d["spec"]["selector"] for d in documents if d["kind"] == "Service"}
+    pods = [d["spec"]["template"]["metadata"]["labels"] for d in documents if d["kind"] == "Deployment"]
+    assert [b["name"] for b in backends] == list(services)
+    for backend, part in zip(backends, mix.parts, strict=True):
+        assert backend["weight"] / sum(b["weight"] for b in backends) == pytest.approx(part.share, abs=2e-4)
+        assert sum(services[backend["name"]].items() <= labels.items() for labels in pods) == part.replicas
+    alike = list(yaml.safe_load_all(deployment_files(wanted, plan, "kubernetes")["small.yaml"]))
+    assert [d["kind"] for d in alike if d["kind"] in ("Service", "HTTPRoute")] == ["Service"]
 
 
 def test_json_round_trip(planned) -> None:

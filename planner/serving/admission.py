@@ -62,7 +62,6 @@ from planner.serving.state import (
     P_PERIOD,
     P_PP,
     P_RESERVE,
-    P_REUSE,
     P_SPEC,
     P_UNIT,
     P_UNIT_BLOCKS,
@@ -212,7 +211,7 @@ def _admit(s: KernelState, side: int, budget: int) -> None:
             length = slots[slot, S_INPUT] + slots[slot, S_GENERATED]
             total = slots[slot, S_INPUT] + slots[slot, S_OUTPUT]
             own = left_blocks(s, slot)
-            hit = max(own * block, s.slots[slot, S_HIT]) if s.policy[P_REUSE] != 0 else 0
+            hit = own * block
         elif head < ints[I_ISSUED] and s.visible[head] <= s.floats[F_NOW]:
             length = s.inputs[head]
             total = length + s.outputs[head]

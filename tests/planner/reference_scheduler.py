@@ -211,7 +211,7 @@ class ReferenceScheduler:
                 request, hit = self.waiting[0], 0
                 if policy.prefix_caching:
                     own = self.pool.resume(request.index, (request.length - 1) // policy.block_tokens)
-                    hit = max(len(own) * policy.block_tokens, request.hit)
+                    hit = len(own) * policy.block_tokens
             elif self.future and self.future[0].visible <= now:
                 request, hit = self.future[0], self.future[0].hit
             else:

@@ -89,12 +89,12 @@ def test_what_lay_free_before_is_given_out_first() -> None:
     assert engine.floats[k.F_PREFILLED] == 3 + 8 + 16 + (21 - 12)
 
 
-def test_a_beginning_that_the_load_says_is_cached_is_found_again() -> None:
-    """12 of the second's 16 tokens: after its preemption, with two blocks of its own left, they still are."""
+def test_of_a_beginning_found_in_the_cache_as_much_is_found_again_as_is_left() -> None:
+    """12 of the second's 16 tokens are there when it comes; its first two blocks, of 8, when it comes again."""
     requests = offline((8, 17), (16, 8), hits=(0, 12))
     kept = run(vllm(8, caching=True, budget=64, full_prompt=True), requests)
     lost = run(vllm(8, caching=False, budget=64, full_prompt=True), requests)
-    assert kept.floats[k.F_PREFILLED] == 8 + 4 + (21 - 12)
+    assert kept.floats[k.F_PREFILLED] == 8 + 4 + (21 - 8)
     assert lost.floats[k.F_PREFILLED] == 8 + 4 + 21
 
 

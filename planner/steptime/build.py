@@ -15,7 +15,8 @@ from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
 from planner.steptime.efficiency import family
 from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time, stage_time
-from planner.steptime.graph import MlaOp, MoeOp, RankGraph, build_graph
+from planner.steptime.graph import AttentionOp, MlaOp, MoeOp, RankGraph, build_graph
+from planner.steptime.kernel_versions import mixed_rows
 from planner.steptime.roofline import RooflineSource
 from planner.steptime.sources import Fabric, OperatorSource
 from planner.steptime.tables import (
@@ -145,6 +146,7 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph, gp
         host_ms=beside.step_ms,
         host_ms_per_sequence=beside.step_ms_per_sequence,
         launch_ms=launch_ms(graph, resolved),
+        mixed_rows=mixed_rows(resolved, gpu) if all(isinstance(op, AttentionOp) for op in graph.mixers) else 0.0,
     )
     return StepModel(
         tables=tables,

@@ -20,16 +20,18 @@ class Efficiency:
 
     ``gemm_flops`` by arithmetic. ``weight_bw`` of memory bandwidth at which a GEMM reads its weights when they are as
     wide as the arithmetic: 16-bit, and ``narrow_bw`` for FP8 and FP4; ``dequant_bw`` where a kernel widens them first.
-    ``narrow_us`` extra per GEMM to quantise its input. ``expert_flops`` of the GEMM share that grouped expert GEMMs
-    reach. Attention: ``prefill_flops`` at long context, halved at ``prefill_half`` keys; ``decode_bw``. ``launch_us``
-    an empty kernel, ``attention_us`` an attention kernel with its rotary and cache writes. ``link`` share of link
-    bandwidth; ``link_us`` start of a collective inside a switched domain, ``peer_us`` per peer over PCIe or a network.
+    ``dequant_flops`` of the GEMM share that such a kernel reaches. ``narrow_us`` extra per GEMM to quantise its input.
+    ``expert_flops`` of the GEMM share that grouped expert GEMMs reach. Attention: ``prefill_flops`` at long context,
+    halved at ``prefill_half`` keys; ``decode_bw``. ``launch_us`` an empty kernel, ``attention_us`` an attention kernel
+    with its rotary and cache writes. ``link`` share of link bandwidth; ``link_us`` start of a collective inside a
+    switched domain, ``peer_us`` per peer over PCIe or a network.
     """
 
     gemm_flops: dict[str, float]
     weight_bw: float
     narrow_bw: float
     dequant_bw: float
+    dequant_flops: float
     narrow_us: float
     expert_flops: float
     prefill_flops: float
@@ -49,6 +51,7 @@ _HOPPER = Efficiency(
     weight_bw=0.83,
     narrow_bw=0.77,
     dequant_bw=0.62,
+    dequant_flops=1.0,
     narrow_us=4.0,
     expert_flops=0.60,
     prefill_flops=0.62,
@@ -144,6 +147,14 @@ _PREFILL_BY_ENGINE = {"vllm": 1.0, "tensorrt_llm": 0.87}
 """Prefill attention of the engines against the constants above (operators: TensorRT-LLM takes 12-18 % longer on Hopper,
 L40S and RTX PRO)."""
 
+_DEQUANT_BY_ENGINE = {("vllm", "ampere"): 0.60}
+"""Arithmetic rate of kernels that widen weights, over that of plain ones. Marlin on an A100: 141 TFLOPS from 64 rows on
+where torch reaches 235 (vllm-project/vllm pull request 2497; the comment names no GPU, the figures are an A100's). A100
+has four times the tensor throughput of its integer units that GDDR cards have, so widening shows there alone: on
+compute capability 7.5 Marlin keeps up with torch at 2,048 rows (pull request 29901), on L40S its experts reach what
+Triton's do (operators). Machete on Hopper and TensorRT-LLM's kernels on A100 reach the plain rate (GPUStack's study of
+quantisation; operators of a100_sxm)."""
+
 _POWER_SIBLING_W = {"ampere": 400.0}
 """Sustained power at which the family's constants hold; a card of the same peak but less power computes at the root of
 the ratio (A100 PCIe, 300 W: TensorRT-LLM 0.14 runs are 8-15 % below the SXM card's)."""
@@ -159,6 +170,7 @@ def efficiency(gpu: GpuSpec, engine: str) -> Efficiency:
     return replace(
         found,
         gemm_flops={arithmetic: share * compute for arithmetic, share in found.gemm_flops.items()},
+        dequant_flops=_DEQUANT_BY_ENGINE.get((engine, name), found.dequant_flops),
         prefill_flops=found.prefill_flops * compute * _PREFILL_BY_ENGINE.get(engine, 1.0),
     )
 

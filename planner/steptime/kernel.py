@@ -64,6 +64,7 @@ def step_ms(
     host_ms: float,
     host_ms_per_sequence: float,
     launch_ms: float,
+    mixed_rows: float,
     new_tokens: float,
     prompts: float,
     pairs: float,
@@ -74,7 +75,8 @@ def step_ms(
 
     ``new_tokens`` prefill tokens of ``prompts`` prompts, ``pairs`` the sum over them of keys attended to; ``batch``
     decoding sequences whose KV lengths add up to ``kv_total``. A pure-decode batch pads up to the next captured graph
-    size. The host's own time is a floor (see ``StepTables``).
+    size. In a step with prompts a decode costs at least ``mixed_rows`` rows of prefill attention over its keys. The
+    host's own time is a floor (see ``StepTables``).
     """
     if new_tokens <= 0.0 and batch <= 0.0:
         return 0.0
@@ -86,7 +88,11 @@ def step_ms(
     if new_tokens > 0.0:
         total += interp2(prefill_tokens, prefill_context, prefill_ms, new_tokens, pairs / new_tokens)
     if batch > 0.0:
-        total += interp2(decode_batch, decode_kv, decode_ms, batch, kv_total / batch)
+        decode = interp2(decode_batch, decode_kv, decode_ms, batch, kv_total / batch)
+        if new_tokens > 0.0 and mixed_rows > 0.0:
+            tiles = interp2(prefill_tokens, prefill_context, prefill_ms, mixed_rows * batch, kv_total / batch)
+            decode = max(decode, tiles)
+        total += decode
     host = host_ms + host_ms_per_sequence * (prompts + batch)
     if new_tokens > 0.0 and (graph_sizes.size == 0 or new_tokens + batch > graph_sizes[-1]):
         host = max(host, launch_ms)

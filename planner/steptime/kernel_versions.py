@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from planner.catalog.types import GpuSpec
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.spec import Attention
+from planner.steptime.front_end import version_tuple
 
 _ENGINE_ALL_REDUCE = 1.2
 """TensorRT-LLM's engine back end adds the residual and normalises in kernels of their own after an all-reduce. Version
@@ -13,6 +15,15 @@ H200, 1.15-1.2 over PCIe."""
 _ENGINE_WIDE_GROUP, _ENGINE_WIDE_GROUP_DECODE = 8, 1.4
 """Query heads a K/V head from which decode attention of that back end lags behind the rows of 1.x, and by how much:
 Llama-3 70B on A100, H100, H200 and L40S, 1.3-1.5; nothing for groups of four and six."""
+
+_FLASH_ATTENTION_2_TILE = 64.0
+"""Query rows of a tile of FlashAttention 2 over a paged cache."""
+_FLASH_ATTENTION_2_SINCE = (0, 8)
+"""vLLM's V1 engine hands a step with prompts and decodes to FlashAttention in one call. Version 2 packs the query heads
+of a K/V head and splits long caches only where every sequence has one query row (``max_seqlen_q == 1`` in
+``flash_api.cpp``), else each head of a decode fills a tile of its own (vllm-project/vllm pull request 58013, open in
+September 2026, which splits the call). Version 3, on Hopper, packs and schedules tiles; TensorRT-LLM, FlashInfer and
+vLLM before V1 run decodes apart."""
 
 
 def _engine_built(resolved: ResolvedSettings) -> bool:
@@ -34,3 +45,12 @@ def travels_to_experts(resolved: ResolvedSettings) -> bool:
     """Whether a token goes only to the ranks that hold its experts. TensorRT-LLM gathers all tokens on all ranks and
     scatters the sums (``fused_moe``: all-to-all needs multi-node NVLink), vLLM sends them."""
     return resolved.engine is EngineName.VLLM
+
+
+def mixed_rows(resolved: ResolvedSettings, gpu: GpuSpec) -> float:
+    """Query rows that prefill attention spends on a decode which shares a step with a prompt; 0 where decodes keep
+    their own kernel."""
+    major = int(gpu.compute_capability or 0.0)
+    if resolved.engine is not EngineName.VLLM or major not in (8, 12) or resolved.kv_cache_dtype.startswith("fp8"):
+        return 0.0
+    return _FLASH_ATTENTION_2_TILE if version_tuple(resolved.version) >= _FLASH_ATTENTION_2_SINCE else 0.0

@@ -222,19 +222,29 @@ class RooflineSource:
         return 2.0 * pairs * 64 * 128 / (self.peak_flops_per_ms("fp8") * self.efficiency.prefill_flops)
 
     def _gemm(self, n: float, k: float, weight: WeightFormat, rows: F64) -> F64:
-        peak = self.peak_flops_per_ms(weight.compute) * self.compute_share(weight.compute)
+        peak = self.peak_flops_per_ms(weight.compute) * self._gemm_share(weight)
         bandwidth, extra_us = self._weight_reading(weight)
         moved = n * k * weight.bits / 8 + 2.0 * rows * (n + k)
         return np.maximum(2.0 * rows * n * k / peak, moved / bandwidth) + self._launch() + extra_us / 1e3
+
+    def _gemm_share(self, weight: WeightFormat) -> float:
+        """Share of the arithmetic's peak that large GEMMs over weights of this format reach."""
+        widened = self.efficiency.dequant_flops if self._widens(weight) else 1.0
+        return self.compute_share(weight.compute) * widened
+
+    def _widens(self, weight: WeightFormat) -> bool:
+        """Whether a kernel turns weights into a wider format before it multiplies them."""
+        if weight.stored in _WIDE:
+            return False
+        plain = peak_flops_per_ms(self.gpu, "bf16")
+        return weight.compute in _WIDE or peak_flops_per_ms(self.gpu, weight.compute) == plain
 
     def _weight_reading(self, weight: WeightFormat) -> tuple[float, float]:
         """(bytes per ms at which weights of this format are read, microseconds to quantise the input)."""
         share = self.efficiency
         if weight.stored in _WIDE:
             return self.bytes_per_ms * share.weight_bw, 0.0
-        if weight.compute in _WIDE or peak_flops_per_ms(self.gpu, weight.compute) == peak_flops_per_ms(
-            self.gpu, "bf16"
-        ):
+        if self._widens(weight):
             return self.bytes_per_ms * share.dequant_bw, 0.0
         return self.bytes_per_ms * share.narrow_bw, share.narrow_us
 
@@ -252,7 +262,7 @@ class RooflineSource:
         active = op.experts / op.ep * (1.0 - (1.0 - op.topk / op.experts) ** (total**0.9))
         bandwidth, extra_us = self._weight_reading(op.weight)
         moved = active * matrices * op.hidden * inter * op.weight.bits / 8 + 4.0 * routed * (op.hidden + inter)
-        share = self.compute_share(op.weight.compute) * self.efficiency.expert_flops
+        share = self._gemm_share(op.weight) * self.efficiency.expert_flops
         flops = 2.0 * routed * matrices * op.hidden * inter
         peak = self.peak_flops_per_ms(op.weight.compute) * share
         return np.maximum(flops / peak, moved / bandwidth) + 6 * self._launch() + 2 * extra_us / 1e3

@@ -39,6 +39,9 @@ class StepTables:
     The host prepares a step while the one before runs: no step is shorter than ``host_ms`` plus
     ``host_ms_per_sequence`` for each sequence in it, and one with prompt tokens and more tokens than the largest
     captured size, which launches kernel by kernel, not shorter than ``launch_ms``.
+
+    ``mixed_rows`` query rows that prefill attention spends on a decode which shares a step with a prompt; 0 where
+    decodes keep their own kernel.
     """
 
     shared_tokens: F64
@@ -57,6 +60,7 @@ class StepTables:
     host_ms: float = 0.0
     host_ms_per_sequence: float = 0.0
     launch_ms: float = 0.0
+    mixed_rows: float = 0.0
 
 
 _AXES = {
@@ -182,4 +186,5 @@ def kernel_args(tables: StepTables) -> tuple:
         tables.host_ms,
         tables.host_ms_per_sequence,
         tables.launch_ms,
+        tables.mixed_rows,
     )

@@ -162,3 +162,27 @@ def test_without_the_operator_package_the_roofline_answers(monkeypatch: pytest.M
     finally:
         for cached in (source_for, open_database, versions):
             cached.cache_clear()
+
+
+@pytest.mark.parametrize("stored", ["fp8", "int4"])
+def test_marlin_on_a100_reads_narrow_weights_fast_and_multiplies_slowly(stored: str) -> None:
+    """Faster than 16-bit weights for few rows; 141 TFLOPS, three fifths of torch's rate, for many (vLLM pull 2497)."""
+    source = source_for(get_gpu("A100-SXM-80GB"), EngineName.VLLM)
+    rows = np.array([1.0, 16.0, 8192.0])
+    wide, narrow = (
+        source.rows(GemmOp("g", 18432, 73728, weight), rows).ms
+        for weight in (BF16, WeightFormat(stored, {"fp8": 8.0, "int4": 4.25}[stored], "bf16"))
+    )
+    assert narrow[0] < 0.8 * wide[0]
+    assert narrow[1] < 0.8 * wide[1]
+    assert 2.0 * 8192 * 18432 * 73728 / narrow[2] / 1e9 == pytest.approx(141.0, rel=0.1)
+    assert narrow[2] > 1.5 * wide[2]
+
+
+def test_kernels_that_widen_weights_keep_up_elsewhere() -> None:
+    """TensorRT-LLM's on A100, where they were measured, and Marlin on cards with little tensor throughput."""
+    rows, int4 = np.array([8192.0]), WeightFormat("int4", 4.25, "bf16")
+    for gpu, engine in (("A100-SXM-80GB", EngineName.TENSORRT_LLM), ("A10", EngineName.VLLM), ("T4", EngineName.VLLM)):
+        source = source_for(get_gpu(gpu), engine)
+        wide, narrow = (source.rows(GemmOp("g", 8192, 8192, weight), rows).ms[0] for weight in (BF16, int4))
+        assert narrow == pytest.approx(wide, rel=0.1), gpu

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,43 @@ def test_pipeline_stages_of_the_pytorch_back_end_do_not_hide_the_host() -> None:
     longer = four.tables.head_ms - one.tables.head_ms
     assert np.diff(longer).min() > 0
     assert longer[-1] == pytest.approx(0.022 * 4 * four.tables.head_seqs[-1], rel=0.05)
+
+
+MIXED = (2048, 64, 2048.0)
+"""A prompt's chunk beside 64 decodes."""
+
+
+def test_decodes_beside_a_prompt_fill_a_tile_each_under_flash_attention_2() -> None:
+    """Where a prompt shares their step, every head of a decode takes 64 query rows of prefill attention."""
+    model = step("Qwen/Qwen3-14B", "A100-SXM-80GB", version="0.11.0")
+    apart = replace(model, tables=replace(model.tables, mixed_rows=0.0))
+    tables = model.tables
+    decode = tables.decode_ms[np.searchsorted(tables.decode_batch, 64), np.searchsorted(tables.decode_kv, 2048)]
+    rows, keys = np.searchsorted(tables.prefill_tokens, 64 * 64), np.searchsorted(tables.prefill_context, 2048)
+    tiles = tables.prefill_ms[rows, keys]
+    assert tiles > 2.0 * decode
+    assert model.mixed_ms(*MIXED) == pytest.approx(apart.mixed_ms(*MIXED) + tiles - decode)
+    assert model.decode_ms(64, 2048.0) == apart.decode_ms(64, 2048.0)
+
+
+def test_a_decode_that_memory_bounds_costs_no_more_beside_a_prompt() -> None:
+    """As many K/V heads as query heads: a tile's arithmetic hides behind the reading of its keys."""
+    model = step("meta-llama/Llama-2-13b-hf", "L4", version="0.11.0", tp=2)
+    apart = replace(model, tables=replace(model.tables, mixed_rows=0.0))
+    assert model.tables.mixed_rows == 64.0
+    assert model.mixed_ms(2048, 64, 2048.0) == pytest.approx(apart.mixed_ms(2048, 64, 2048.0), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "engine", "options"),
+    [
+        (LLAMA_8B, H100, "vllm", {"version": "0.11.0"}),  # version 3 packs heads
+        (LLAMA_8B, "B200-SXM", "vllm", {"version": "0.24.0"}),  # FlashInfer
+        (LLAMA_8B, "A100-SXM-80GB", "vllm", {"version": "0.7.3"}),  # V0 runs prompts and decodes apart
+        (LLAMA_8B, "L40S", "vllm", {"version": "0.24.0", "kv_cache_dtype": "fp8"}),
+        (LLAMA_8B, "A100-SXM-80GB", "tensorrt_llm", {"version": "1.0.0"}),
+        ("deepseek-ai/DeepSeek-V2-Lite", "A100-SXM-80GB", "vllm", {"version": "0.11.0"}),  # latent attention
+    ],
+)
+def test_other_kernels_keep_decodes_apart(model: str, gpu: str, engine: str, options: dict[str, str]) -> None:
+    assert step(model, gpu, engine, **options).tables.mixed_rows == 0.0

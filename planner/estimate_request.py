@@ -40,6 +40,7 @@ KNOWN_FIELDS = (
     "gpus_per_node",
     "enforce_eager",
     "async_scheduling",
+    "enable_prefix_caching",
     "block_tokens",
     "kv_cache_max_tokens",
     "kv_cache_max_gpu_gib",
@@ -96,6 +97,7 @@ ROLE_FIELDS = (
     "capacity_policy",
     "enforce_eager",
     "async_scheduling",
+    "enable_prefix_caching",
     "max_cudagraph_capture_size",
     "moe_backend",
 )
@@ -152,7 +154,8 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         max_num_seqs=_whole(request, "max_num_seqs"),
         max_num_batched_tokens=_whole(request, "max_num_batched_tokens"),
         enforce_eager=_flag(request, "enforce_eager"),
-        async_scheduling=None if request.get("async_scheduling") is None else _flag(request, "async_scheduling"),
+        async_scheduling=_stated_flag(request, "async_scheduling"),
+        enable_prefix_caching=_stated_flag(request, "enable_prefix_caching"),
         block_tokens=_whole(request, "block_tokens"),
         kv_cache_max_tokens=_whole(request, "kv_cache_max_tokens"),
         kv_cache_max_gpu_gib=_number(request, "kv_cache_max_gpu_gib"),
@@ -353,6 +356,10 @@ def _flag(source: Mapping[str, Any], key: str) -> bool:
     if not isinstance(value, bool):
         raise InputError("must be true or false", field=key, value=value)
     return value
+
+
+def _stated_flag(source: Mapping[str, Any], key: str) -> bool | None:
+    return None if source.get(key) is None else _flag(source, key)
 
 
 def _whole(

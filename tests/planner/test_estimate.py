@@ -93,6 +93,21 @@ def test_cached_prefixes_make_the_first_token_faster() -> None:
     assert warm["perf"]["ttft_ms"]["p50"] < cold["perf"]["ttft_ms"]["p50"]
 
 
+def test_a_pool_for_one_prompt_at_a_time_does_not_compute_the_next_again_and_again() -> None:
+    """GPUStack's Qwen3-32B on one A100: prompts of 32,000 tokens, 4.32 tokens/s and 67 ms a token measured (vLLM 0.11).
+
+    A second prompt beside the first never fits. Without the prefix cache each try computes its chunks anew.
+    """
+    one = {"model": "Qwen/Qwen3-32B", "gpu": "A100-SXM-80GB", "engine_version": "0.11.0", "precision": "bf16"}
+    load = {"load": {"kind": "closed", "concurrency": 100, "requests": 100}, "input_tokens": 32_000}
+    kept = ask(**one, **load, output_tokens=77)["perf"]
+    lost = ask(**one, **load, output_tokens=77, enable_prefix_caching=False)["perf"]
+    assert kept["output_tok_per_s"] == pytest.approx(4.32, rel=0.15)
+    assert kept["tpot_ms"]["p50"] == pytest.approx(67.3, rel=0.15)
+    assert lost["output_tok_per_s"] < 0.5 * kept["output_tok_per_s"]
+    assert ask(enable_prefix_caching="no")["status"] == "error"
+
+
 def test_the_engines_differ_and_tensor_parallelism_helps_one_stream() -> None:
     single = {"load": {"kind": "closed", "concurrency": 1}}
     assert ask(engine="tensorrt_llm")["status"] == "ok"

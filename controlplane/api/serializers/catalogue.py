@@ -140,6 +140,9 @@ class EstimateRequestSerializer(serializers.Serializer):
     gpus_per_node = serializers.IntegerField(required=False)
     enforce_eager = serializers.BooleanField(required=False)
     async_scheduling = serializers.BooleanField(required=False, help_text="Steps are scheduled one ahead.")
+    enable_prefix_caching = serializers.BooleanField(
+        required=False, help_text="What a request computed stays in the KV pool until its blocks are needed."
+    )
     block_tokens = serializers.IntegerField(required=False)
     kv_cache_max_tokens = serializers.IntegerField(required=False)
     kv_cache_max_gpu_gib = serializers.FloatField(required=False)

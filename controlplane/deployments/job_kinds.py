@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from django.core.exceptions import ValidationError
+
+from controlplane.core.access import Actor
 from controlplane.deployments import calibrating, probing, reporting, settling
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun
 from controlplane.jobs.kinds import JobKind, NodeJobKind, register
@@ -33,6 +36,13 @@ class _OfDeployment(NodeJobKind):
     def deployment(self, job: Job) -> Deployment | None:
         """The deployment the job is about."""
         return Deployment.objects.filter(pk=job.payload["deployment"]).first()
+
+    def deployment_or_refuse(self, job: Job) -> Deployment:
+        """The deployment, to do the act once more; raises ValidationError when it was deleted."""
+        deployment = self.deployment(job)
+        if deployment is None:
+            raise ValidationError("The deployment of this job was deleted; make a new one.")
+        return deployment
 
     def late(self, job: Job, observation: Observation) -> None:
         """An engine that dies, or is adopted again, after its job has ended."""
@@ -89,6 +99,13 @@ class Launch(_OfDeployment):
         if deployment is not None and deployment.job_id == job.pk and deployment.state in Deployment.LIVE:
             stop_deployment(actor=None, deployment=deployment)
 
+    def again(self, job: Job, actor: Actor) -> Job:
+        """Launch it as it was launched, on GPUs that are still free."""
+        from controlplane.deployments.services import launch_deployment
+
+        deployment = self.deployment_or_refuse(job)
+        return launch_deployment(actor=actor, deployment=deployment, emulated=deployment.emulated)
+
 
 @register
 class Probe(_OfDeployment):
@@ -132,6 +149,16 @@ class Probe(_OfDeployment):
         reporting.end_probe(job, ProbeRun.State.CANCELLED, "Somebody cancelled it.")
         if job.sent_at is not None or job.attempt > 0:
             submit_job(actor=None, kind=CancelProbe.kind, payload={**job.payload, "job": str(job.pk)}, queue=job.queue)
+
+    def again(self, job: Job, actor: Actor) -> Job:
+        """A new probe of the same load: what ended keeps its record."""
+        probe = ProbeRun.objects.filter(pk=job.payload["probe"]).first()
+        if probe is None:
+            raise ValidationError("The probe of this job was deleted; start a new one at its deployment.")
+        fresh = probing.probe_deployment(actor=actor, deployment=self.deployment_or_refuse(job), load=probe.load)
+        if fresh.job is None:
+            raise ValidationError(f"{fresh.deployment} takes no probe now.")
+        return fresh.job
 
     def late(self, job: Job, observation: Observation) -> None:
         """What a probe says after its end changes nothing."""
@@ -193,6 +220,16 @@ class Stop(_OfDeployment):
         deployment = self.deployment(job)
         if deployment is not None and deployment.job_id == job.pk:
             reporting.fail_deployment(deployment, job.error, job.remedy)
+
+    def again(self, job: Job, actor: Actor) -> Job:
+        """Stop what may still run."""
+        from controlplane.deployments.services import stop_deployment
+
+        deployment = self.deployment_or_refuse(job)
+        fresh = stop_deployment(actor=actor, deployment=deployment)
+        if fresh is None:
+            raise ValidationError(f"{deployment} does not run, so there is nothing to stop.")
+        return fresh
 
     def on_cancelled(self, job: Job) -> None:
         """Nobody knows whether it runs."""

@@ -23,6 +23,7 @@ from runners.contracts import (
 )
 
 if TYPE_CHECKING:
+    from controlplane.core.access import Actor
     from controlplane.jobs.models import Job
     from controlplane.jobs.running import RunningJob
 
@@ -51,6 +52,13 @@ class JobKind:
 
     def on_cancelled(self, job: Job) -> None:
         """The job was cancelled (same transaction)."""
+
+    def again(self, job: Job, actor: Actor) -> Job | None:
+        """Begin the act of a job that failed or was cancelled anew; returns the new job, whose role it checks itself.
+
+        None: nothing of ours waits for the job, so that its payload is submitted as it is. Raises ValidationError when
+        the act makes no sense any more.
+        """
 
 
 class NodeJobKind(JobKind):

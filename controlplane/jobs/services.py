@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models import F
 from django.utils import timezone
@@ -183,9 +184,19 @@ def request_cancel(*, actor: Actor, job: Job) -> Job:
 
 
 def retry_job(*, actor: Actor, job: Job) -> Job:
-    """Submit a failed or cancelled job again, as a new job of the same kind and payload."""
+    """Do what a failed or cancelled job should have done, as a new job; takes whom the act itself takes.
+
+    Raises PermissionDenied, and ValidationError where the job did not end badly or the act makes no sense any more.
+    """
     from controlplane.core.access import require
 
+    if job.state not in (State.FAILED, State.CANCELLED):
+        state = job.get_state_display().lower()
+        raise ValidationError(f"The job is {state}; only a failed or cancelled one can be submitted again.")
+    with transaction.atomic():
+        fresh = get_kind(job.kind).again(job, actor)
+    if fresh is not None:
+        return fresh
     require(actor, Role.OPERATOR)
     return submit_job(actor=actor, kind=job.kind, payload=job.payload, queue=job.queue)
 

@@ -92,6 +92,13 @@ def request_curves(*, actor: Actor, plan: Plan, candidate_id: str) -> CandidateC
     return row
 
 
+def failed_job(plan: Plan, candidate_id: str) -> Job | None:
+    """The newest job that was to draw a candidate's curves, when it failed; None when none did."""
+    rows = Job.objects.filter(kind="plan.curves", payload__plan=plan.pk, payload__candidates=[candidate_id])
+    newest = rows.order_by("-created_at").first()
+    return newest if newest is not None and newest.state == Job.State.FAILED else None
+
+
 def forget(job: Job) -> None:
     """Drop the empty rows of a job that drew nothing."""
     CandidateCurves.objects.filter(job=job, points__isnull=True, reason="").delete()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from django.core.exceptions import ValidationError
+
+from controlplane.core.access import Actor
 from controlplane.jobs.kinds import JobKind, register
 from controlplane.jobs.models import Job
 from controlplane.jobs.running import JobFailed, RunningJob
@@ -66,6 +69,10 @@ class ComputePlan(JobKind):
         """A cancelled plan will not come."""
         services.fail_plan(job.payload["plan"])
 
+    def again(self, job: Job, actor: Actor) -> Job:
+        """The same plan, of fleet and workloads as they are now; a what-if of what it asked."""
+        return services.compute_again(actor=actor, plan=_plan_of(job))
+
 
 @register
 class DrawCurves(JobKind):
@@ -99,3 +106,18 @@ class DrawCurves(JobKind):
     def on_cancelled(self, job: Job) -> None:
         """What is not drawn may be asked for again."""
         curves.forget(job)
+
+    def again(self, job: Job, actor: Actor) -> Job:
+        """Ask for the curves anew."""
+        (candidate,) = job.payload["candidates"]
+        row = curves.request_curves(actor=actor, plan=_plan_of(job), candidate_id=candidate)
+        if row.job is None:
+            raise ValidationError("These curves are drawn already; open the candidate to see them.")
+        return row.job
+
+
+def _plan_of(job: Job) -> Plan:
+    plan = Plan.objects.select_related("scenario").filter(pk=job.payload["plan"]).first()
+    if plan is None:
+        raise ValidationError("The plan of this job was deleted; compute a new one.")
+    return plan

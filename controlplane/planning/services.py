@@ -101,6 +101,21 @@ def create_what_if(*, actor: Actor, base: Plan, changes: Sequence[Change], title
     return _start(actor, base.scenario, **extra)
 
 
+def compute_again(*, actor: Actor, plan: Plan) -> Job:
+    """Compute a plan anew whose job failed or was cancelled; returns its new job. Takes a planner.
+
+    Raises ValidationError for a plan that has its answer, or waits for it.
+    """
+    access.require(actor, Role.PLANNER)
+    with transaction.atomic():
+        moved = Plan.objects.filter(pk=plan.pk, state=Plan.State.FAILED).update(state=Plan.State.COMPUTING)
+        plan.refresh_from_db()
+        if not moved:
+            state = plan.get_state_display().lower()
+            raise ValidationError(f"Plan {plan} is {state}; only a failed one is computed again in its place.")
+        return _submit(actor, plan)
+
+
 def _start(actor: Actor, scenario: Scenario, **values: Any) -> Plan:
     with transaction.atomic():
         Scenario.objects.select_for_update().get(pk=scenario.pk)
@@ -113,12 +128,18 @@ def _start(actor: Actor, scenario: Scenario, **values: Any) -> Plan:
             **values,
         )
         save_record(plan, actor=actor)
-        deadline = dt.timedelta(seconds=scenario.time_limit_s) + dt.timedelta(minutes=30)
-        plan.job = submit_job(
-            actor=actor, kind="plan.compute", payload={"plan": plan.pk}, queue=PLAN_QUEUE, deadline=deadline
-        )
-        plan.save(update_fields={"job"})
+        _submit(actor, plan)
     return plan
+
+
+def _submit(actor: Actor, plan: Plan) -> Job:
+    """The job that computes ``plan``."""
+    deadline = dt.timedelta(seconds=plan.scenario.time_limit_s) + dt.timedelta(minutes=30)
+    plan.job = submit_job(
+        actor=actor, kind="plan.compute", payload={"plan": plan.pk}, queue=PLAN_QUEUE, deadline=deadline
+    )
+    plan.save(update_fields={"job"})
+    return plan.job
 
 
 def store_request(plan: Plan, request: PlanRequest) -> None:

@@ -115,10 +115,12 @@ def test_a_job_is_followed_cancelled_and_repeated(
     cancelled = planner_api.post(f"{path}cancel/")
     assert (cancelled.status_code, cancelled.json()["state"]) == (202, "cancelled")
     problem(planner_api.post(f"{path}cancel/"), 409, "conflict")
-    problem(planner_api.post(f"{path}retry/"), 403, "permission-denied")
-    again = client_of(make_user(Role.OPERATOR)).post(f"{path}retry/")
+    viewer = client_of(make_user(Role.VIEWER, "looks on"))
+    problem(viewer.post(f"{path}retry/"), 403, "permission-denied")
+    again = planner_api.post(f"{path}retry/")
     assert again.status_code == 202
     assert again["Location"] != path
+    problem(planner_api.post(f"{path}retry/"), 409, "conflict")
     assert planner_api.get(f"{V1}/jobs/?state=cancelled&kind=plan.compute").json()["count"] == 1
 
 

@@ -299,6 +299,12 @@ def sig(value: Any, figures: int = 3) -> str:
 
 
 @register.filter
+def percent(value: Any) -> str:
+    """A share as plain text: 62 %."""
+    return fmt.percent(value)
+
+
+@register.filter
 def money(value: Any) -> str:
     """Plain text amount."""
     return fmt.money(value)

@@ -31,7 +31,13 @@ def progress_context(request: HttpRequest, job: Job) -> dict:
         "elapsed": "" if elapsed_s is None else fmt.duration(elapsed_s),
         "expected": fmt.duration(int(usual)) if usual and usual >= 1 else "",
         "may_cancel": job.created_by_id == request.user.pk or has_role(request.user, Role.OPERATOR),
+        "may_retry": job.is_final and job.state != Job.State.SUCCEEDED and has_role(request.user, _retry_role(job)),
     }
+
+
+def _retry_role(job: Job) -> Role:
+    """Who may do again what a job did: whoever may plan, for plans; else an operator."""
+    return Role.PLANNER if job.kind.startswith("plan.") else Role.OPERATOR
 
 
 @page()
@@ -77,6 +83,8 @@ def cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 
 @act
 def retry(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    """Submit a job that ended badly again."""
-    record = services.retry_job(actor=actor(request), job=get_object_or_404(Job, pk=pk))
-    return redirect("dashboard:job", record.pk)
+    """Do again what a job that ended badly should have done; a plan's own page then follows it."""
+    fresh = services.retry_job(actor=actor(request), job=get_object_or_404(Job, pk=pk))
+    messages.info(request, f"{fmt.job_words(fresh.kind)}: submitted again.")
+    plan = fresh.plans.first()
+    return redirect("dashboard:job", fresh.pk) if plan is None else redirect("dashboard:plan", plan.pk)

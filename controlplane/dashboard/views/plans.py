@@ -30,6 +30,7 @@ from controlplane.dashboard.pages import act, actor, back, page, paginate, sente
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.deployments import settling
 from controlplane.planning import curves as drawing
+from controlplane.jobs.models import Job
 from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
@@ -189,8 +190,9 @@ def _curves(
         "curve_reason": first.reason if first is not None and not first.points else "",
         "curve_candidate": wanted[0][1] if wanted else None,
     }
-    if first is not None and first.job is not None and not first.job.is_final:
-        found |= progress_context(request, first.job)
+    job = first.job if first is not None else drawing.failed_job(record, wanted[0][1]["id"]) if wanted else None
+    if job is not None and job.state != Job.State.SUCCEEDED:
+        found |= progress_context(request, job)
     return found
 
 

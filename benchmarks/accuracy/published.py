@@ -5,6 +5,7 @@
 - gpustack/gpustack (Apache-2.0): ``docs/performance-lab/*/*.md``, the serving command, kept in the rows' notes, and the
   load generator's output.
 - ai-dynamo/aiconfigurator (Apache-2.0): the tool that deploys and measures, read in ``aiconfigurator_eval``.
+- NVIDIA/TensorRT-LLM issue 4275: the engine's and the load generator's commands.
 
 Facts only. A row of another source is read as it stands.
 """
@@ -18,6 +19,7 @@ from benchmarks.accuracy import aiconfigurator_eval, inferencex_tensorrt
 
 INFERENCEX = "aic_silicon:inferencex"
 GPUSTACK = "gpustack_performance_lab"
+RTX_5090 = "trtllm_issue_4275_rtx5090"
 # not --max_seq_len: TensorRT-LLM shortens the context by itself where the pool is too small
 _FLAGS = {
     "--max-model-len": ("max_model_len", int),
@@ -38,6 +40,10 @@ def published(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         return _gpustack(row, load)
     if row["source_id"] == aiconfigurator_eval.SOURCE:
         return aiconfigurator_eval.settings(row, load)
+    if row["source_id"] == RTX_5090:
+        # inference-benchmarker --max-vus 800: above capacity the requests under way are the users
+        users = {"load": {"kind": "closed", "concurrency": 800}} if "above_capacity" in row["quality"] else {}
+        return {"max_num_seqs": 2048, **users}
     return {}
 
 

@@ -79,6 +79,14 @@ def test_memory_estimate_against_logs(
     assert reported_total_gib(memory_gb, kind, "nvidia", name, smi_mib) == pytest.approx(logged_gib, abs=0.15)
 
 
+@pytest.mark.parametrize("name", ["RTX-5090", "RTX-PRO-6000-Blackwell-Workstation", "L40S", "H100"])
+def test_a_card_with_fp8_units_multiplies_fp8_twice_as_fast(name: str) -> None:
+    """A blank rate would make the card widen FP8 weights and compute at its 16-bit rate."""
+    gpu = get_gpu(name)
+    assert gpu.fp8_tflops is not None
+    assert gpu.fp8_tflops == pytest.approx(2.0 * (gpu.bf16_tflops or 0.0), rel=0.03)
+
+
 def test_packages_are_seen_as_the_engine_sees_them() -> None:
     assert get_gpu("MI250X").memory_gb == 64
     assert "halved" in get_gpu("MI250X").notes

@@ -54,6 +54,7 @@ KNOWN_FIELDS = (
     "max_cudagraph_capture_size",
     "moe_backend",
     "piecewise_cuda_graphs",
+    "attention_dp_wait_iters",
     "capacity_policy",
     "trt_backend",
     "load",
@@ -169,6 +170,7 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         max_cudagraph_capture_size=_whole(request, "max_cudagraph_capture_size"),
         moe_backend=_text(request, "moe_backend"),
         piecewise_cuda_graphs=_flag(request, "piecewise_cuda_graphs"),
+        attention_dp_wait_iters=_whole(request, "attention_dp_wait_iters", least=0) or 0,
         capacity_policy=_text(request, "capacity_policy"),
         trt_backend=_text(request, "trt_backend") or "pytorch",
     )

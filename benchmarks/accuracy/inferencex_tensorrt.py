@@ -85,6 +85,8 @@ def settings(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     else:
         needed = _whole_64(run.clients + run.prompt)
         found["max_num_batched_tokens"] = max(8192, needed) if run.date >= _ROOM_FOR_PROMPTS else needed
+    if run.attention_dp:
+        found["attention_dp_wait_iters"] = 60
     if _piecewise(run):
         found["piecewise_cuda_graphs"] = True
     return found

@@ -85,6 +85,12 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
         options["disable_overlap_scheduler"] = True
     if resolved.dp > 1:
         options["enable_attention_dp"] = True
+    if resolved.dp > 1 and resolved.attention_dp_wait_iters:
+        options["attention_dp_config"] = {
+            "enable_balance": True,
+            "timeout_iters": resolved.attention_dp_wait_iters,
+            "batching_wait_iters": 0,
+        }
     if resolved.max_loras:
         options["lora_config"] = {"max_loras": resolved.max_loras, "max_lora_rank": resolved.max_lora_rank}
     if resolved.speculative_tokens:

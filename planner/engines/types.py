@@ -59,6 +59,7 @@ class EngineSettings:
     prompt_logprobs: bool = False  # ... and for the prompt's tokens
     max_cudagraph_capture_size: int | None = None  # largest batch captured as a graph, sizes between are padded up to
     piecewise_cuda_graphs: bool = False  # TensorRT-LLM: steps that hold a prompt run from captured graphs too
+    attention_dp_wait_iters: int = 0  # TensorRT-LLM: steps that a prompt waits at most for prompts on every rank
     moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
     async_scheduling: bool | None = None  # the next step is scheduled while one runs (TensorRT-LLM: overlap scheduler)
 
@@ -112,6 +113,7 @@ class ResolvedSettings:
     prompt_logprobs: bool = False
     moe_backend: str | None = None
     piecewise_cuda_graphs: bool = False
+    attention_dp_wait_iters: int = 0
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

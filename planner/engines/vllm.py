@@ -232,6 +232,7 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "prompt_logprobs",
         "moe_backend",
         "piecewise_cuda_graphs",
+        "attention_dp_wait_iters",
     )
     return {name: getattr(settings, name) for name in names}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,6 +174,17 @@ class InstanceRun:
             self.cache,
         )
 
+    def widen(self, rows: int) -> None:
+        """Room for ``rows`` requests in arrays of as many rows as those of other ranks; what is added is never sent."""
+        more = rows - self.visible.size
+        self.visible = np.concatenate([self.visible, np.full(more, np.inf)])
+        self.sent = np.concatenate([self.sent, np.full(more, np.inf)])
+        none = np.zeros(more, dtype=np.int64)
+        self.inputs, self.outputs, self.hits = (
+            np.concatenate([values, none]) for values in (self.inputs, self.outputs, self.hits)
+        )
+        self.think = np.concatenate([self.think, np.zeros(rows - self.think.size)])
+
     def make_queue(self, rows: int) -> None:
         """Room for ``rows`` waiting requests that a router gives one by one."""
         self.visible, self.sent, self.think = np.zeros(rows), np.zeros(rows), np.zeros(0)
@@ -212,6 +224,20 @@ class InstanceRun:
         taken = self.records[:done].copy()
         self.ints[k.I_DONE] = 0
         return taken
+
+
+_SHARED = ("chain", "spans")
+
+
+def stacked(engines: Sequence[InstanceRun]) -> k.KernelState:
+    """The arrays of ``engines``, equally long, one behind the other; prefix chains are shared."""
+    states = [engine.kernel_state() for engine in engines]
+    return k.KernelState(
+        *(
+            getattr(states[0], name) if name in _SHARED else np.stack([getattr(state, name) for state in states])
+            for name in k.KernelState._fields
+        )
+    )
 
 
 def stuck(rules: InstanceRules) -> InfeasibleError:

@@ -93,14 +93,14 @@ def advance(s: KernelState, tables: Any, until_ms: float) -> int:
                     return OK
                 floats[F_NOW] = s.visible[ints[I_NEXT]]
         if s.timeline.shape[0] > 0 and floats[F_NOW] >= floats[F_NEXT_SAMPLE]:
-            _sample(s)
+            sample(s)
         if not plan_step(s):
             return STUCK
-        planned = _time_plan(s, tables)
+        planned = time_plan(s, tables)
         if ints[I_NOW_VALID] == 0:
             if not planned:
                 return STUCK
-            _start(s)
+            start(s)
             if ahead:
                 continue
             planned = False
@@ -108,13 +108,13 @@ def advance(s: KernelState, tables: Any, until_ms: float) -> int:
             leap(s, tables, until_ms)
         finish_step(s)
         if planned:
-            _start(s)
+            start(s)
         else:
             ints[I_NOW_VALID] = 0
 
 
 @part
-def _time_plan(s: KernelState, tables: Any) -> bool:
+def time_plan(s: KernelState, tables: Any) -> bool:
     """Time the planned step; False when it holds nothing."""
     ints, floats = s.ints, s.floats
     decodes, ghosts = ints[I_PLAN_DECODES], ints[I_PLAN_GHOSTS]
@@ -131,7 +131,7 @@ def _time_plan(s: KernelState, tables: Any) -> bool:
 
 
 @part
-def _start(s: KernelState) -> None:
+def start(s: KernelState) -> None:
     """The planned step becomes the current one."""
     ints, floats = s.ints, s.floats
     side = ints[I_PLAN_SIDE]
@@ -148,7 +148,7 @@ def _start(s: KernelState) -> None:
 
 
 @part
-def _sample(s: KernelState) -> None:
+def sample(s: KernelState) -> None:
     """Add a row to the timeline; when it is full every other row goes and the interval doubles."""
     ints, floats = s.ints, s.floats
     count = ints[I_SAMPLES]

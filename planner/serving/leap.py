@@ -79,12 +79,28 @@ def can_leap(s: KernelState) -> bool:
 @part
 def leap(s: KernelState, tables: Any, until_ms: float) -> None:
     """Run as many equal steps at once as come before the next arrival, end, block shortage or ``until_ms``."""
-    ints, floats = s.ints, s.floats
-    while ints[I_HEAP] > 1 and first_is_stale(s):
-        ints[I_HEAP] = heap_pop(s.heap, ints[I_HEAP])
-    steps = _equal_steps(s, tables[DECODE_KV_AXIS], until_ms)
+    steps = equal_steps(s, tables[DECODE_KV_AXIS], until_ms)
     if steps <= 1:
         return
+    pass_over(s, steps)
+    s.floats[F_CUR_MS], s.floats[F_PLAN_MS] = decodes_ms(s, tables)
+
+
+@part
+def decodes_ms(s: KernelState, tables: Any) -> tuple[float, float]:
+    """Times of the current and the planned step of a rank or instance that only decodes."""
+    pp, budget = s.policy[P_PP], s.policy[P_BUDGET]
+    now, after = float(s.ints[I_CUR_DECODES]), float(s.ints[I_PLAN_DECODES])
+    return (
+        iteration_ms(tables, pp, budget, 0.0, 0.0, 0.0, now, s.floats[F_CUR_KV]),
+        iteration_ms(tables, pp, budget, 0.0, 0.0, 0.0, after, s.floats[F_PLAN_KV]),
+    )
+
+
+@part
+def pass_over(s: KernelState, steps: int) -> None:
+    """Account for ``steps`` equal steps, of which the first two last as long as the current and the planned one."""
+    ints, floats = s.ints, s.floats
     now, decodes, counter = floats[F_NOW], ints[I_PLAN_DECODES], ints[I_COUNTER]
     gain = s.delays[Q_TOKENS_PER_STEP]
     first = floats[F_CUR_MS]
@@ -119,18 +135,17 @@ def leap(s: KernelState, tables: Any, until_ms: float) -> None:
     floats[F_NOW] = now + total_ms
     floats[F_CUR_KV] += gain * decodes * steps
     floats[F_PLAN_KV] = floats[F_KV_SUM]
-    pp, budget = s.policy[P_PP], s.policy[P_BUDGET]
-    floats[F_CUR_MS] = iteration_ms(tables, pp, budget, 0.0, 0.0, 0.0, float(decodes), floats[F_CUR_KV])
-    floats[F_PLAN_MS] = iteration_ms(tables, pp, budget, 0.0, 0.0, 0.0, float(decodes), floats[F_KV_SUM])
     collect_finishing(s, ints[I_PLAN_SIDE], ints[I_COUNTER])
     if s.policy[P_UNIT] > 0:
         evict_units(s)
 
 
 @part
-def _equal_steps(s: KernelState, kv_axis: np.ndarray, until_ms: float) -> int:
+def equal_steps(s: KernelState, kv_axis: np.ndarray, until_ms: float) -> int:
     """Steps until something changes: an end, a segment of the decode table, the last block, an arrival."""
     ints, floats = s.ints, s.floats
+    while ints[I_HEAP] > 1 and first_is_stale(s):
+        ints[I_HEAP] = heap_pop(s.heap, ints[I_HEAP])
     now, decodes, counter = floats[F_NOW], ints[I_PLAN_DECODES], ints[I_COUNTER]
     gain = s.delays[Q_TOKENS_PER_STEP]
     steps = s.heap[0, H_KEY] - counter

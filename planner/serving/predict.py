@@ -12,25 +12,12 @@ from planner.serving.router import Router
 from planner.serving.simulator import simulate
 from planner.serving.types import Lengths, Load, Performance, SimResult, SloTarget
 from planner.steptime.types import StepModel
+from planner.steptime.types import scaled as scaled_tables
 
 
 def scaled(step: StepModel, factor: float) -> StepModel:
     """``step`` with every time multiplied by ``factor``; the front end stays."""
-    t = step.tables
-    return replace(
-        step,
-        tables=replace(
-            t,
-            shared_ms=t.shared_ms * factor,
-            head_ms=t.head_ms * factor,
-            prefill_ms=t.prefill_ms * factor,
-            decode_ms=t.decode_ms * factor,
-            fixed_ms=t.fixed_ms * factor,
-            host_ms=t.host_ms * factor,
-            host_ms_per_sequence=t.host_ms_per_sequence * factor,
-            launch_ms=t.launch_ms * factor,
-        ),
-    )
+    return replace(step, tables=scaled_tables(step.tables, factor))
 
 
 def predict(

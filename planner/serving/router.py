@@ -10,7 +10,7 @@ from planner.errors import InputError
 from planner.serving import routing
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet
-from planner.serving.engine import InstanceRules, InstanceRun, check_fit, stuck
+from planner.serving.engine import InstanceRules, InstanceRun, check_fit, stacked, stuck
 from planner.serving.types import F64
 from planner.steptime.types import StepModel
 
@@ -25,8 +25,6 @@ WINDOW_MS = 2.0
 
 MOST_CELLS = 20_000_000
 """Requests and cache units of all replicas together: about 600 MB."""
-
-_SHARED = ("chain", "spans")
 
 
 def run_routed(
@@ -64,13 +62,7 @@ def run_routed(
         if index > 0:
             engine.floats[k.F_NEXT_SAMPLE] = np.inf
         engines.append(engine)
-    states = [engine.kernel_state() for engine in engines]
-    stack = k.KernelState(
-        *(
-            getattr(states[0], name) if name in _SHARED else np.stack([getattr(state, name) for state in states])
-            for name in k.KernelState._fields
-        )
-    )
+    stack = stacked(engines)
     follows = requests.following is not None
     following = requests.following if requests.following is not None else np.full(requests.size, -1, dtype=np.int64)
     alone = np.ones(requests.size, dtype=bool)

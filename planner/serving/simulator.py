@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.engines.model_traits import is_moe
 from planner.engines.scheduler import scheduler_policy
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.errors import InfeasibleError, InputError
@@ -15,6 +16,7 @@ from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, default_requests, mean_rate, request_chunks, request_set
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
+from planner.serving.lockstep import run_ranks
 from planner.serving.metrics import (
     histogram_percentiles,
     meets_slo,
@@ -70,7 +72,8 @@ def simulate(
 ) -> SimResult:
     """Simulate ``load`` on ``replicas`` equal instances; throughput is of all of them.
 
-    Data-parallel ranks are instances behind the same router. ``timeline`` samples the first replica. Raises
+    Data-parallel ranks are instances behind the same router. They step together (``lockstep``), except in runs too long
+    to be drawn at once and where requests are dealt out one by one. ``timeline`` samples the first replica. Raises
     InfeasibleError when a request can never be served and InputError for a senseless load.
     """
     resolved, step = instance.resolved, instance.step
@@ -103,6 +106,8 @@ def simulate(
         instances=instances,
         router=router,
         timeline=timeline,
+        ranks=ranks_in_step(instance),
+        wait_steps=resolved.attention_dp_wait_iters,
     )
 
 
@@ -115,14 +120,22 @@ def run_requests(
     instances: int = 1,
     router: Router = "round_robin",
     timeline: bool = False,
+    ranks: int = 1,
+    wait_steps: int = 0,
 ) -> SimResult:
-    """Run a drawn request set on ``instances`` instances and add them up."""
-    if instances < 1:
-        raise InputError("must be at least 1", field="replicas", value=instances)
+    """Run a drawn request set on ``instances`` instances and add them up.
+
+    Each ``ranks`` of them step together and hold prompts back for up to ``wait_steps`` steps, see ``lockstep``; not
+    where requests are dealt out one by one.
+    """
+    if instances < 1 or instances % ranks:
+        raise InputError(f"must be at least 1, in whole {ranks}s", field="replicas", value=instances)
     rows = TIMELINE_ROWS if timeline else 0
     one_by_one = requests.following is not None or requests.prefixes is not None
     if one_by_one or (router != "round_robin" and instances > 1 and not requests.closed):
         engines, records = run_routed(step, rules, requests, instances, router, timeline_rows=rows)
+    elif ranks > 1:
+        engines, records = _run_in_step(step, rules, requests, instances // ranks, ranks, wait_steps, rows)
     else:
         engines = []
         for index, part in enumerate(split_round_robin(requests, instances)):
@@ -132,6 +145,31 @@ def run_requests(
             engines.append(engine)
         records = np.concatenate([engine.drain() for engine in engines])
     return summarise(engines, records, requests, slo)
+
+
+def _run_in_step(
+    step: StepModel, rules: InstanceRules, requests: RequestSet, replicas: int, ranks: int, wait_steps: int, rows: int
+) -> tuple[list[InstanceRun], F64]:
+    """``replicas`` of ``ranks`` that step together each; requests and clients go round over all ranks."""
+    parts = split_round_robin(requests, replicas * ranks)
+    engines, records = [], []
+    for index in range(min(replicas, len(parts))):
+        shown = rows if index == 0 else 0
+        found, ended = run_ranks(step, rules, parts[index::replicas], wait_steps=wait_steps, timeline_rows=shown)
+        engines += found
+        records.append(ended)
+    return engines, np.concatenate(records)
+
+
+def ranks_in_step(instance: Instance) -> int:
+    """How many data-parallel ranks step together: all of them where they share layers.
+
+    TensorRT-LLM divides everything but attention over the ranks; in vLLM they share experts, and replicas of a dense
+    model run on their own (``v1/engine/core.py``: ``DPEngineCoreProc`` keeps ranks of mixtures of experts in step).
+    """
+    resolved = instance.resolved
+    shared = resolved.engine is EngineName.TENSORRT_LLM or is_moe(instance.model)
+    return resolved.dp if shared else 1
 
 
 def split_round_robin(requests: RequestSet, instances: int) -> list[RequestSet]:

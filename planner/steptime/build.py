@@ -147,6 +147,7 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph, gp
         host_ms_per_sequence=beside.step_ms_per_sequence,
         launch_ms=launch_ms(graph, resolved),
         mixed_rows=mixed_rows(resolved, gpu) if all(isinstance(op, AttentionOp) for op in graph.mixers) else 0.0,
+        experts_ms=sampled.experts_ms if resolved.dp > 1 else np.zeros(0),
     )
     return StepModel(
         tables=tables,

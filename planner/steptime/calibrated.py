@@ -11,7 +11,7 @@ import numpy as np
 from planner.calibration import CalibrationFactor
 from planner.errors import InputError
 from planner.evidence import Evidence
-from planner.steptime.types import StepModel
+from planner.steptime.types import StepModel, scaled
 
 _OUTLIER_LOG = log(4.0)
 """A pair that is off by more than four times is a broken run, not a calibration."""
@@ -45,23 +45,12 @@ def apply(step: StepModel, factor: CalibrationFactor) -> StepModel:
     ``ttft_extra_ms``."""
     if not factor.step_factor > 0:
         raise InputError("a calibration factor must be positive", field="step_factor", value=factor.step_factor)
-    tables, scale = step.tables, factor.step_factor
-    scaled = replace(
-        tables,
-        shared_ms=tables.shared_ms * scale,
-        head_ms=tables.head_ms * scale,
-        prefill_ms=tables.prefill_ms * scale,
-        decode_ms=tables.decode_ms * scale,
-        fixed_ms=tables.fixed_ms * scale,
-        host_ms=tables.host_ms * scale,
-        host_ms_per_sequence=tables.host_ms_per_sequence * scale,
-        launch_ms=tables.launch_ms * scale,
-    )
+    scale = factor.step_factor
     front_end = replace(step.front_end, request_ms=max(0.0, step.front_end.request_ms + factor.ttft_extra_ms))
     note = f"corrected by {scale:.3f} from {factor.samples} probe samples ({factor.source})"
     return replace(
         step,
-        tables=scaled,
+        tables=scaled(step.tables, scale),
         front_end=front_end,
         evidence=Evidence.CALIBRATED,
         notes=(*step.notes, note),

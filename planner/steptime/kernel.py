@@ -47,6 +47,23 @@ def interp2(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, r: float, c:
     return low + u * (high - low)
 
 
+@part
+def host_floor_ms(
+    graph_sizes: np.ndarray,
+    host_ms: float,
+    host_ms_per_sequence: float,
+    launch_ms: float,
+    new_tokens: float,
+    prompts: float,
+    batch: float,
+) -> float:
+    """The host's own time for a step of ``prompts`` prompts and ``batch`` decodes, in ms (see ``StepTables``)."""
+    host = host_ms + host_ms_per_sequence * (prompts + batch)
+    if new_tokens > 0.0 and (graph_sizes.size == 0 or new_tokens + batch > graph_sizes[-1]):
+        host = max(host, launch_ms)
+    return host
+
+
 @compiled
 def step_ms(
     shared_tokens: np.ndarray,
@@ -93,7 +110,5 @@ def step_ms(
             tiles = interp2(prefill_tokens, prefill_context, prefill_ms, mixed_rows * batch, kv_total / batch)
             decode = max(decode, tiles)
         total += decode
-    host = host_ms + host_ms_per_sequence * (prompts + batch)
-    if new_tokens > 0.0 and (graph_sizes.size == 0 or new_tokens + batch > graph_sizes[-1]):
-        host = max(host, launch_ms)
+    host = host_floor_ms(graph_sizes, host_ms, host_ms_per_sequence, launch_ms, new_tokens, prompts, batch)
     return max(total, host)

@@ -64,6 +64,7 @@ class Sampled:
     prefill_ms: F64
     decode_ms: F64
     max_decode_kv: F64
+    experts_ms: F64
     operators: dict[str, Evidence]
     evidence: Evidence
     notes: tuple[str, ...]
@@ -75,7 +76,7 @@ def sample(graph: RankGraph, source: OperatorSource, gpu: GpuSpec) -> Sampled:
     The evidence is the weakest among the operator families that make up a tenth or more of a decode step (32 sequences
     of 2048 tokens) or of a prefill step (one prompt of 2048).
     """
-    shared = np.zeros_like(TOKENS)
+    shared, experts = np.zeros_like(TOKENS), np.zeros_like(TOKENS)
     head = np.zeros_like(SEQUENCES)
     prefill = np.zeros((PREFILL_TOKENS.size, PREFILL_CONTEXT.size))
     decode = np.zeros((DECODE_BATCH.size, DECODE_KV.size))
@@ -96,7 +97,10 @@ def sample(graph: RankGraph, source: OperatorSource, gpu: GpuSpec) -> Sampled:
     at_prompt = int(np.searchsorted(TOKENS, _REFERENCE_PROMPT))
     for op in graph.tokens:
         timed = source.rows(op, TOKENS)
-        shared += timed.ms * _sustained(op, timed, gpu)
+        ms = timed.ms * _sustained(op, timed, gpu)
+        shared += ms
+        if isinstance(op, MoeOp) or (isinstance(op, TransferOp) and op.kind == "all_to_all"):
+            experts += ms
         note(op, timed, timed.ms[at_batch], timed.ms[at_prompt])
     at_sequences = int(np.searchsorted(SEQUENCES, _REFERENCE_BATCH))
     for op in graph.head:
@@ -122,6 +126,7 @@ def sample(graph: RankGraph, source: OperatorSource, gpu: GpuSpec) -> Sampled:
         prefill_ms=prefill,
         decode_ms=decode,
         max_decode_kv=in_range,
+        experts_ms=experts,
         operators=operators,
         evidence=_overall(operators, decode_share, prefill_share),
         notes=tuple(notes),

@@ -10,7 +10,7 @@ decoding sequences. All times in milliseconds for the whole instance (TP communi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +34,8 @@ class StepTables:
     ``shared_ms[i]`` at ``shared_tokens[i]``; ``head_ms[i]`` at ``head_seqs[i]``;
     ``prefill_ms[i, j]`` at (``prefill_tokens[i]``, ``prefill_context[j]``);
     ``decode_ms[i, j]`` at (``decode_batch[i]``, ``decode_kv[j]``).
+    ``experts_ms[i]`` is the part of ``shared_ms[i]`` for which the tokens of all data-parallel ranks count; empty with
+    one rank.
     ``graph_sizes`` are captured decode batch sizes: a pure-decode batch pads up to the next one (empty: no padding).
 
     The host prepares a step while the one before runs: no step is shorter than ``host_ms`` plus
@@ -61,6 +63,13 @@ class StepTables:
     host_ms_per_sequence: float = 0.0
     launch_ms: float = 0.0
     mixed_rows: float = 0.0
+    experts_ms: F64 = field(default_factory=lambda: np.zeros(0))
+
+
+def scaled(tables: StepTables, factor: float) -> StepTables:
+    """``tables`` with every time multiplied by ``factor``."""
+    times = {item.name: getattr(tables, item.name) for item in fields(tables) if "ms" in item.name.split("_")}
+    return replace(tables, **{name: factor * value for name, value in times.items()})
 
 
 _AXES = {
@@ -91,6 +100,8 @@ def check_tables(tables: StepTables, path: str) -> None:
         for axis in axes:
             if (np.diff(getattr(tables, axis)) <= 0).any():
                 raise InputError("must rise", field=f"{path}.{axis}")
+    if tables.experts_ms.shape not in ((0,), tables.shared_ms.shape) or (tables.experts_ms < 0).any():
+        raise InputError("must be empty or as many times as shared_ms", field=f"{path}.experts_ms")
     for item in fields(tables):
         value = getattr(tables, item.name)
         if not isinstance(value, np.ndarray) and value < 0:

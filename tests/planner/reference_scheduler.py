@@ -105,6 +105,7 @@ class ReferenceScheduler:
         self.finished: list[Request] = []
         self.preemptions = 0
         self.front_done = 0.0
+        self.made: tuple[float, ...] = ()  # what the last planned step was timed as
         self.future: list[Request] = []
         todo = [
             Request(i, float(requests.sent_ms[i]), 0.0, int(requests.inputs[i]), int(requests.outputs[i]), int(h))
@@ -262,9 +263,8 @@ class ReferenceScheduler:
             mean = kv_total / len(step.decodes) if step.decodes else 1.0
             step.empty = False
             self.prefilled += new
-            step.ms = step_ms(
-                *self.tables, new, float(step.prompts), pairs, float(batch), kv_total + len(ghosts) * mean
-            )
+            self.made = (new, float(step.prompts), pairs, float(batch), kv_total + len(ghosts) * mean)
+            step.ms = step_ms(*self.tables, *self.made)
         return step
 
     def deliver(self, step: Step, end: float) -> None:

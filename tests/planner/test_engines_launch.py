@@ -91,6 +91,10 @@ def test_tensorrt_llm_keys_are_in_one_place_only() -> None:
     assert options["kv_cache_config"]["tokens_per_block"] == 32
     assert options["scheduler_config"] == {"capacity_scheduler_policy": "MAX_UTILIZATION"}
     assert options["enable_attention_dp"] is True
+    assert "attention_dp_config" not in options
+    balanced = resolve(trtllm(dp=2, attention_dp_wait_iters=60), get_model(LLAMA), h100())
+    ranks = yaml.safe_load(config_files(balanced)["llm-api.yaml"])["attention_dp_config"]
+    assert ranks == {"enable_balance": True, "timeout_iters": 60, "batching_wait_iters": 0}
     flags = {flag.lstrip("-") for flag in command_line(resolved, "/m", "m", 1) if flag.startswith("--")}
     assert flags.isdisjoint(options)
     assert "free_gpu_memory_fraction" not in options["kv_cache_config"]

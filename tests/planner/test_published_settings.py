@@ -69,6 +69,8 @@ def test_steps_hold_one_prompt_until_the_limit_was_raised() -> None:
     ranks = settings(256, engine_version="1.2.0rc6.post3", tp="1", dp="8", precision="fp8")
     assert (ranks["max_num_seqs"], ranks["max_num_batched_tokens"]) == (32, 1152)
     assert ranks["free_gpu_memory_fraction"] == 0.7
+    assert ranks["attention_dp_wait_iters"] == 60
+    assert "attention_dp_wait_iters" not in drafting
 
 
 def test_kernels_and_graphs_by_version() -> None:

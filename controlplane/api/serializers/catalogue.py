@@ -160,6 +160,9 @@ class EstimateRequestSerializer(serializers.Serializer):
     piecewise_cuda_graphs = serializers.BooleanField(
         required=False, help_text="TensorRT-LLM: steps that hold a prompt run from captured graphs too."
     )
+    attention_dp_wait_iters = serializers.IntegerField(
+        required=False, help_text="TensorRT-LLM: steps that a prompt waits at most for prompts on every rank."
+    )
     capacity_policy = serializers.CharField(required=False)
     trt_backend = serializers.CharField(required=False)
     load = LoadSerializer(required=False)

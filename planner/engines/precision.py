@@ -90,6 +90,20 @@ def computes_natively(precision: str, gpu: GpuSpec) -> bool:
     return rates.get(precision) is not None
 
 
+def _sparse_fp8(model: ModelSpec, gpu: GpuSpec, version: str) -> bool:
+    """Whether vLLM keeps sparse latent attention's cache in FP8 unasked (``model_executor/models/config.py``).
+
+    DeepSeek V3.2: 0.11.0 alone, as the model's own type since 0.11.1; GLM-5: since 0.33.0 on data-centre Blackwell.
+    """
+    if not mt.is_sparse_mla(model) or not at_least(version, "0.11.0"):
+        return False
+    if model.model_type.startswith("deepseek_v4"):
+        return True
+    if model.architecture == "GlmMoeDsaForCausalLM" and gt.is_sm100_family(gpu) and at_least(version, "0.33.0"):
+        return True
+    return not at_least(version, "0.11.1")
+
+
 def kv_cache_precision(settings: EngineSettings, model: ModelSpec, gpu: GpuSpec, version: str) -> tuple[str, str]:
     """KV cache format (bf16, fp16, fp32, fp8 or fp4) and where it came from."""
     asked = settings.kv_cache_dtype
@@ -99,8 +113,8 @@ def kv_cache_precision(settings: EngineSettings, model: ModelSpec, gpu: GpuSpec,
         )
     if asked != "auto":
         return asked, "user"
-    if mt.is_sparse_mla(model) and settings.engine is EngineName.VLLM and at_least(version, "0.11.0"):
-        return "fp8", "sparse latent attention defaults to fp8"
+    if settings.engine is EngineName.VLLM and _sparse_fp8(model, gpu, version):
+        return "fp8", f"vLLM {version} default for sparse latent attention"
     if model.quantization.kv_cache_dtype == "fp8":
         return "fp8", "asked for by the checkpoint"
     assumed = changes_precision(settings, model) and storage_precision(settings, model) in ("fp8", "fp4")

@@ -165,6 +165,7 @@ class RankGraph:
 
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "fp4": "fp4", "mxfp4": "fp8"}
 _EXPERT_ROLES = {"expert_gate_up", "expert_down"}
+_INDEXER = "self_attn.indexer."
 _LATENT_ROLES = {"mla_q_a", "mla_kv_a", "mla_q_b", "q", "o"}
 _LORA_TARGETS = {"qkv", "o", "gate_up", "down", "shared_gate_up", "shared_down"}
 _NARROWED = {"fp8_block", "fp4"}
@@ -324,15 +325,17 @@ class _Builder:
     def gemms(self, group: LayerGroup, linears: list[RankLinear], *, inside: bool) -> list[GemmOp]:
         """GEMMs of one layer as the engines launch them: q, k, v as one, gate and up as one; without experts, norms.
 
-        ``inside``: those that a latent attention module holds, else all others.
+        ``inside``: those that a latent attention module holds, a sparse one's indexer included, else all others.
         """
         latent = isinstance(group.mixer, Mla)
+        indexer = {(x.role, x.n, x.k) for x in group.linears if x.module.startswith(_INDEXER)}
         fused: dict[tuple[str, int, WeightFormat], int] = {}
         ops: list[GemmOp] = []
         for linear in linears:
             if linear.k <= 1 or linear.role in _NO_GEMM:
                 continue
-            if linear.role == "mla_kv_b" or (latent and linear.role in _LATENT_ROLES) != inside:
+            held = latent and (linear.role in _LATENT_ROLES or (linear.role, linear.n, linear.k) in indexer)
+            if linear.role == "mla_kv_b" or held != inside:
                 continue  # kv_b is absorbed into the attention itself
             weight = self.weight(linear.precision, linear.bits)
             name = _FUSED.get(linear.role)

@@ -18,6 +18,8 @@ _LONGEST_PROMPT = 32768
 _LARGEST_PREFILL = 131072
 _LARGEST_KV = 131072
 _GLM_NOPE = 192
+_LAUNCH_BOUND = 1.3
+"""Rows of a prompt that much above the decode rows of as many tokens hold host launches, not kernels."""
 
 
 def _module_mode(op: MlaOp) -> str:
@@ -106,16 +108,41 @@ def mla_prefill(database: OperatorDatabase, op: MlaOp, tokens: tuple[float, ...]
     _check(op)
     op, stand_in = _with_rows(database, op, True)
     text = _text(database, op, True)
+    point = _prefill_point if op.topk is None else _sparse_prefill_point
     ms = np.empty((len(tokens), len(context)))
     for i, new in enumerate(tokens):
         for j, keys in enumerate(context):
-            ms[i, j] = _prefill_point(database, text, new, keys)
+            ms[i, j] = point(database, text, new, keys)
     difference, differs = (np.zeros(len(tokens)), False)
     if op.topk is None:
         difference, differs = _projection_difference(database, op, np.array(tokens))
     ms = np.maximum(ms + difference[:, None], ms * 0.1)
     evidence, notes = _evidence(op, differs, stand_in)
+    if op.topk is not None:
+        ms, launched = _without_launches(database, op, tokens, context, ms)
+        if launched:
+            notes += ("sparse latent attention of few tokens by decode rows: those of prompts hold host launches",)
+            evidence = Evidence.EXTRAPOLATED
     return Timed(monotone(ms), evidence, notes)
+
+
+def _without_launches(
+    database: OperatorDatabase, op: MlaOp, tokens: tuple[float, ...], context: tuple[float, ...], ms: F64
+) -> tuple[F64, bool]:
+    """Prompt rows, those bound by the host exchanged for decode rows of as many tokens, and whether any were.
+
+    In the sparse module each token picks its own keys whatever prompt it belongs to, so a prompt of n tokens is the
+    work of n decoding sequences. vLLM's prompt rows take 1.4-1.7 ms from one token to a thousand, whatever the heads
+    and the GPU: their many kernels were launched one by one, and what a step waits for launches is counted apart. The
+    decode rows ran from a graph.
+    """
+    widest = database.mla_grid(sparse=True)[-1][0]
+    inside = [i for i, new in enumerate(tokens) if new <= widest]
+    decoding = mla_decode(database, op, tuple(tokens[i] for i in inside), context).ms
+    bound = ms[inside] > _LAUNCH_BOUND * decoding
+    exchanged = ms.copy()
+    exchanged[inside] = np.where(bound, decoding, ms[inside])
+    return exchanged, bool(bound.any())
 
 
 def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: float) -> float:
@@ -136,6 +163,32 @@ def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: floa
     return factor * database.time_ms(
         text, context=True, batch=whole, length=length, prefix=max(0, round(past)), tokens=whole * length
     )
+
+
+def _sparse_prefill_point(database: OperatorDatabase, text: str, new: float, keys: float) -> float:
+    """Sparse attention over past tokens from whole prompts: a token's work depends on its position alone.
+
+    So new tokens after ``past`` take what a prompt of past and new takes more than one of ``past`` (the rows with a
+    past hold one of 128 tokens at most, from which the package extrapolates).
+    """
+    _, each, past = prefill_shape(new, keys)
+    if past <= 0.0:
+        return _prefill_point(database, text, new, keys)
+    longer = _whole_prompt_ms(database, text, past + each) - _whole_prompt_ms(database, text, past)
+    return max(_whole_prompt_ms(database, text, each), longer)
+
+
+def _whole_prompt_ms(database: OperatorDatabase, text: str, length: float) -> float:
+    """One prompt; beyond the longest measured the parabola through it, its half and its quarter, for the indexer's
+    work grows with the square."""
+    if length <= _LONGEST_PROMPT:
+        whole = max(1, round(length))
+        return database.time_ms(text, context=True, batch=1, length=whole, tokens=whole)
+    quarter, half, full = (_whole_prompt_ms(database, text, _LONGEST_PROMPT / part) for part in (4, 2, 1))
+    beyond = length / _LONGEST_PROMPT - 1.0
+    steepest = 2.0 * (full - half)
+    curvature = max(0.0, (steepest - 4.0 * (half - quarter)) / 0.75)
+    return full + (steepest + curvature * 0.5) * beyond + curvature * beyond**2
 
 
 @lru_cache(maxsize=1024)

@@ -137,6 +137,24 @@ def test_kv_cache_type_follows_checkpoint_model_and_user() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "version", "name", "kept"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "0.11.0", "H200", "fp8"),
+        ("deepseek-ai/DeepSeek-V3.2", "0.11.1", "H200", "bf16"),
+        ("deepseek-ai/DeepSeek-V3.2", "0.24.0", "B200", "bf16"),
+        ("zai-org/GLM-5", "0.33.0", "B200", "fp8"),
+        ("zai-org/GLM-5", "0.30.0", "B200", "bf16"),
+        ("zai-org/GLM-5", "0.33.0", "H200", "bf16"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "0.24.0", "H200", "fp8"),
+    ],
+)
+def test_sparse_latent_attention_keeps_its_cache_as_the_version_does(
+    model: str, version: str, name: str, kept: str
+) -> None:
+    assert resolve(vllm(version, tp=8), get_model(model), gpu(name)).kv_cache_dtype == kept
+
+
+@pytest.mark.parametrize(
     ("model", "name", "precision", "weight_only"),
     [
         ("Qwen/Qwen3-32B-FP8", "H100", "fp8_block", False),

@@ -107,8 +107,7 @@ def test_h16_latent_cost_per_token() -> None:
 
 def test_sparse_latent_attention_caches_its_indexer_too() -> None:
     model = get_model("deepseek-ai/DeepSeek-V3.2")
-    resolved = resolve(vllm("0.24.0", tp=8), model, gpu("H200"))
-    assert resolved.kv_cache_dtype == "fp8"
+    resolved = resolve(vllm("0.24.0", tp=8, kv_cache_dtype="fp8"), model, gpu("H200"))
     layout = kv_layout(model, resolved)
     assert layout.block_tokens == 64
     assert layout.block_bytes / layout.block_tokens / 61 == 656 + 128 + 4

@@ -12,14 +12,16 @@ from planner.catalog import get_gpu, get_model
 from planner.evidence import Evidence
 from planner.steptime.build import source_for
 from planner.steptime.database import NoOperatorDataError, open_database
-from planner.steptime.graph import AttentionOp, GemmOp, MoeOp, WeightFormat, build_graph
+from planner.steptime.graph import AttentionOp, GemmOp, MlaOp, MoeOp, WeightFormat, build_graph
 from planner.steptime.silicon_attention import decode_grid, geometry
+from planner.steptime.silicon_mla import mla_decode, mla_prefill
 from planner.steptime.silicon_moe import moe_rows
 from tests.planner.steptime_samples import H100, H200, kernels_ms, settings, step
 
 pytest.importorskip("aiconfigurator_core")
 
 BF16 = WeightFormat("bf16", 16.0, "bf16")
+SPARSE = "deepseek-ai/DeepSeek-V3.2"
 
 
 def attention(heads: int, kv_heads: int, head_dim: int = 128, window: int | None = None) -> AttentionOp:
@@ -236,13 +238,61 @@ def test_latent_attention_recurrent_state_and_experts_are_measured(model: str, f
     assert built.evidence in (Evidence.SILICON, Evidence.EXTRAPOLATED)
 
 
-def test_latent_projections_are_counted_once() -> None:
-    deepseek = get_model("deepseek-ai/DeepSeek-R1")
-    graph = build_graph(deepseek, settings("deepseek-ai/DeepSeek-R1", H200, tp=8), get_gpu(H200))
+@pytest.mark.parametrize(
+    ("model", "held"),
+    [
+        ("deepseek-ai/DeepSeek-R1", {"mla_a", "mla_q_b", "o"}),
+        ("deepseek-ai/DeepSeek-V3.2", {"mla_a", "mla_q_b", "o", "mla_index", "other"}),
+    ],
+)
+def test_latent_projections_are_counted_once(model: str, held: set[str]) -> None:
+    graph = build_graph(get_model(model), settings(model, H200, tp=8), get_gpu(H200))
     inside = {gemm.name for mixer in graph.mixers for gemm in mixer.projections}  # type: ignore[union-attr]
     outside = {op.name for op in graph.tokens if isinstance(op, GemmOp)}
-    assert inside == {"mla_a", "mla_q_b", "o"}
+    assert inside == held
     assert inside.isdisjoint(outside)
+
+
+def test_short_prompts_of_sparse_attention_are_freed_of_host_launches() -> None:
+    """vLLM's prompt rows take 1.5 ms a layer from one token to a thousand; the same work decoding takes a tenth."""
+    (op,) = build_graph(get_model(SPARSE), settings(SPARSE, H200, tp=8), get_gpu(H200)).mixers
+    assert isinstance(op, MlaOp)
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    one = replace(op, count=1.0)
+    few = mla_prefill(database, one, (16.0, 128.0, 8192.0), (64.0, 4096.0))
+    decoding = mla_decode(database, one, (16.0, 128.0), (64.0, 4096.0))
+    assert few.ms[:2] == pytest.approx(decoding.ms, rel=0.05)
+    assert few.ms[0, 0] < 0.3
+    assert few.evidence is Evidence.EXTRAPOLATED
+    assert any("host launches" in note for note in few.notes)
+
+
+@pytest.mark.parametrize("past", [8192.0, 24576.0])
+def test_sparse_attention_over_past_tokens_comes_from_whole_prompts(past: float) -> None:
+    """8,192 new tokens after ``past`` take what prompts of past + 8,192 and of past differ by."""
+    (op,) = build_graph(get_model(SPARSE), settings(SPARSE, H200, tp=8), get_gpu(H200)).mixers
+    assert isinstance(op, MlaOp)
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    one = replace(op, count=1.0)
+    whole = [mla_prefill(database, one, (size,), ((size + 1) / 2,)).ms[0, 0] for size in (past, past + 8192.0)]
+    chunk = mla_prefill(database, one, (8192.0,), (past + 8193.0 / 2,)).ms[0, 0]
+    assert chunk == pytest.approx(whole[1] - whole[0], rel=0.02)
+
+
+def test_sparse_attention_grows_on_beyond_the_longest_prompt_measured() -> None:
+    (op,) = build_graph(get_model(SPARSE), settings(SPARSE, H200, tp=8), get_gpu(H200)).mixers
+    assert isinstance(op, MlaOp)
+    database = open_database("h200_sxm", "vllm")
+    assert database is not None
+    one = replace(op, count=1.0)
+    pasts = np.array([24576.0, 40960.0, 65536.0, 122880.0])
+    ms = mla_prefill(database, one, (8192.0,), tuple((pasts + 4096.5).tolist())).ms[0]
+    slopes = np.diff(ms) / np.diff(pasts)
+    assert slopes == pytest.approx(np.full(3, slopes[2]), rel=0.3)
+    assert slopes[1] == pytest.approx(slopes[2], rel=0.01)
+    assert slopes[2] > 0.0
 
 
 def test_parallelism_shortens_the_step_and_pays_for_it() -> None:

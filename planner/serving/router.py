@@ -84,6 +84,7 @@ def run_routed(
         np.zeros(requests.size),
         np.zeros(requests.size, dtype=np.int64),
         np.full(instances, -1, dtype=np.int64),
+        np.zeros(routing.PAUSES, dtype=np.int64),
         records,
     )  # fmt: skip
     if done < 0:

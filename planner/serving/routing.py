@@ -2,7 +2,7 @@
 
 All replicas run up to the next arrival before it is given away, so the router sees them as they are then. A request
 that follows another (the next turn of a session) exists only when that one has ended: while anything runs, replicas
-are advanced by no more than the time a client needs to come back.
+are advanced by no more than the shortest pause of the clients who are being answered.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from planner.serving.state import (
 )
 
 ROUND_ROBIN, LEAST_LOADED, PREFIX_AWARE = range(3)
+PAUSES = 40
+"""Classes of pauses: below 1 ms, then by powers of two."""
+
 BETA = 1.0
 """Weight of the load against the cached share of a prompt: the default of vLLM production-stack's ``loadaware``."""
 
@@ -64,12 +67,15 @@ def route(
     due_ms: np.ndarray,
     due_id: np.ndarray,
     last_given: np.ndarray,
+    pausing: np.ndarray,
     out: np.ndarray,
 ) -> int:
     """Run to the end. Returns the number of records in ``out``, or -1 when a replica is stuck.
 
     ``stack`` holds the arrays of all replicas, one behind the other; ``chain`` and ``spans`` are shared. ``due_ms`` and
-    ``due_id`` are room for the heap of following requests, ``last_given`` one number a replica.
+    ``due_id`` are room for the heap of following requests, ``last_given`` one number a replica, ``pausing`` ``PAUSES``
+    zeros: how many of the requests at hand are followed after a pause of each class. ``window_ms`` what a client needs
+    to come back without a pause, 0 where none follows another.
     """
     replicas = stack.ints.shape[0]
     done, turn, arrived, later = 0, 0, 0, 0
@@ -83,7 +89,7 @@ def route(
             return done
         horizon = max(clock, event)
         if busy:
-            horizon = min(horizon, clock + window_ms) if window_ms > 0.0 else horizon
+            horizon = min(horizon, clock + window_ms + _shortest_ms(pausing)) if window_ms > 0.0 else horizon
             for r in range(replicas):
                 if _at_hand(stack, r) == 0:
                     continue
@@ -99,6 +105,7 @@ def route(
                         done += 1
                         after = requests.following[int(s.records[row, R_ID])]
                         if after >= 0:
+                            pausing[_pause_class(requests.think[after])] -= 1
                             ended = s.records[row, R_SEND] + s.records[row, R_E2E]
                             requests.sent[after] = ended + s.delays[Q_TURNAROUND] + requests.think[after]
                             later = _push(due_ms, due_id, later, requests.sent[after], after)
@@ -116,6 +123,8 @@ def route(
             last_given[best] = turn
             turn += 1
             _give(replica(stack, best), requests, request)
+            if requests.following[request] >= 0:
+                pausing[_pause_class(requests.think[requests.following[request]])] += 1
 
 
 @part
@@ -157,6 +166,29 @@ def _next_ms(requests: Routed, arrived: int, due_ms: np.ndarray, later: int) -> 
     if later > 0:
         event = min(event, due_ms[0])
     return event
+
+
+@part
+def _pause_class(pause_ms: float) -> int:
+    """0 below 1 ms, c from 2^(c - 1) ms on."""
+    found = 0
+    while pause_ms >= 1.0 and found < PAUSES - 1:
+        pause_ms *= 0.5
+        found += 1
+    return found
+
+
+@part
+def _shortest_ms(pausing: np.ndarray) -> float:
+    """A lower bound, at most half too low, of the pauses of those who are being answered; infinity without any."""
+    if pausing[0] > 0:
+        return 0.0
+    bound = 1.0
+    for c in range(1, PAUSES):
+        if pausing[c] > 0:
+            return bound
+        bound *= 2.0
+    return np.inf
 
 
 @part

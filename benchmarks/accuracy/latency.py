@@ -24,6 +24,7 @@ from benchmarks.accuracy.explain import explanation
 from benchmarks.accuracy.residuals import cross_validated, write
 from benchmarks.accuracy.rows import (
     MeasuredRow,
+    contradictory_rows,
     disagg_rows,
     h200_rows,
     offline_rows,
@@ -34,9 +35,10 @@ from benchmarks.accuracy.rows import (
 from planner.estimate import estimate
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
-KINDS = ("serving", "serving_stated", "offline", "h200", "h200_runs", "h200_worker", "disagg")
-NOT_ITS_OWN = ("serving_stated", "disagg")
-"""Kinds that aiconfigurator's estimate is not held beside: the same rows again, and pools, which it sizes otherwise."""
+KINDS = ("serving", "serving_stated", "contradictory", "offline", "h200", "h200_runs", "h200_worker", "disagg")
+NOT_ITS_OWN = ("serving_stated", "contradictory", "disagg")
+"""Kinds that aiconfigurator's estimate is not held beside: the same rows again, rows that nothing can meet, and pools,
+which it sizes otherwise."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,14 @@ def print_tables(scored: Sequence[Scored]) -> None:
         print(f"{count:5d} not predicted, {name}")
 
 
+def print_contradictory(scored: Sequence[Scored]) -> None:
+    """The rows that contradict what is published beside them, each with what does."""
+    print(f"-- {len(scored)} serving rows contradict what is published beside them and are scored apart")
+    for s in scored:
+        ratios = " ".join(f"{k} {v:.2f}" for k, v in s.ratio.items())
+        print(f"{s.row.row_id:28s} {s.row.request['model']} on {s.row.request['gpu']}: {s.row.notes}; {ratios}")
+
+
 def print_worst(scored: Sequence[Scored], count: int = 20) -> None:
     """The rows with the largest error in any metric, with the load and what the model noted."""
     ok = [s for s in scored if s.status == "ok" and s.ratio]
@@ -218,6 +228,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     for name, load in (
         ("serving", lambda: serving_rows(options.unstated, settings=True)),
         ("serving_stated", lambda: serving_rows(options.unstated)),
+        ("contradictory", lambda: contradictory_rows(options.unstated)),
         ("offline", offline_rows),
         ("h200", h200_rows),
         ("h200_runs", own_rows),
@@ -232,7 +243,9 @@ def run(argv: list[str]) -> dict[str, Any]:
         rows = [with_slot_short(row) for row in rows]
     scored = score_all(rows, options.jobs)
     print_tables(scored)
-    print_worst([s for s in scored if s.row.kind not in ("serving_stated", "disagg")] or scored)
+    if options.kind in (None, "contradictory"):
+        print_contradictory([s for s in scored if s.row.kind == "contradictory"])
+    print_worst([s for s in scored if s.row.kind not in NOT_ITS_OWN] or scored)
     held = cross_validated(scored)
     if options.dump:
         with options.dump.open("w", encoding="utf-8") as out:

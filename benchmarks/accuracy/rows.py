@@ -14,11 +14,12 @@ import csv
 import gzip
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy import performance_pages
+from benchmarks.accuracy.contradictions import contradictions
 from benchmarks.accuracy.published import published
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
@@ -58,7 +59,7 @@ class MeasuredRow:
     row_id: str
     source: str
     family: str
-    kind: str  # serving, serving_stated, offline, static, h200, h200_runs, h200_worker
+    kind: str  # serving, serving_stated, contradictory, offline, static, h200, h200_runs, h200_worker
     request: dict[str, Any]
     measured: dict[str, tuple[float, str]]
     notes: str = ""
@@ -98,8 +99,22 @@ def serving_rows(unstated: str = "mean", *, settings: bool = False) -> list[Meas
 
     ``settings`` adds what the row's source publishes beside the row, see ``published``.
     """
+    table = _read("serving_results.csv.gz")
+    odd = contradictions(table)
+    return _serving([row for row in table if row["row_id"] not in odd], unstated, settings=settings)
+
+
+def contradictory_rows(unstated: str = "mean") -> list[MeasuredRow]:
+    """Rows of the same kind that contradict what is published beside them, with what does in ``notes``."""
+    table = _read("serving_results.csv.gz")
+    odd = contradictions(table)
+    found = _serving([row for row in table if row["row_id"] in odd], unstated, settings=True)
+    return [replace(row, kind="contradictory", notes=odd[row.row_id]) for row in found]
+
+
+def _serving(table: list[dict[str, str]], unstated: str, *, settings: bool) -> list[MeasuredRow]:
     rows = []
-    for row in _read("serving_results.csv.gz"):
+    for row in table:
         if row["engine"] not in ("vllm", "tensorrt_llm") or row["serving_mode"] != "agg" or row["spec_decode"]:
             continue
         if LEFT_OUT.search(row["quality"]):

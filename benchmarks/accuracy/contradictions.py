@@ -1,0 +1,40 @@
+"""Serving rows that contradict what is published beside them: no prediction can be held to them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+OTHER_MODEL = "its page is of another model than its command"
+OTHER_HARDWARE = "the same figures stand for other hardware too"
+_FIGURES = ("output_tok_per_s", "total_tok_per_s", "req_per_s", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+_TELLING = 4
+"""So many equal figures of five digits are a copy, not chance."""
+
+
+def contradictions(rows: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Row id -> what contradicts what, for the rows of a published table that do.
+
+    GPUStack's pages are each of one model, ``docs/performance-lab/MODEL/GPU.md``: a command that serves another one
+    was copied from its page. Figures that are equal to the last digit under two GPUs or models belong to one at most,
+    and nothing says to which.
+    """
+    found = {row["row_id"]: OTHER_MODEL for row in rows if _of_another_page(row)}
+    copies: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        figures = tuple(value for name, value in row.items() if name.startswith(_FIGURES))
+        if sum(bool(value) for value in figures) >= _TELLING:
+            copies[figures].append(row)
+    for same in copies.values():
+        if len({(row["gpu"], row["model"]) for row in same}) > 1:
+            found.update({row["row_id"]: OTHER_HARDWARE for row in same})
+    return found
+
+
+def _of_another_page(row: dict[str, str]) -> bool:
+    page = re.search(r"performance-lab/([^/]+)/", row["source_path"])
+    if page is None:
+        return False
+    name = row["model"].rpartition("/")[2].lower()
+    return re.match(re.escape(page.group(1)).replace(r"\.x", r"\.\d") + r"(?![\w.])", name) is None

@@ -218,7 +218,34 @@ def _arriving(
     sent[starts[:living]] = rng.random(living) * a_turn_ms
     last_ms = float(sent.max())
     measured = (min(WARM_PAUSES * a_turn_ms, 0.5 * last_ms), last_ms) if arriving.size >= 20 else None
-    return replace(requests, sent_ms=sent, measured_ms=measured, offered_per_s=load.rate_per_s)
+    found = replace(requests, sent_ms=sent, measured_ms=measured, offered_per_s=load.rate_per_s)
+    return found if measured is None else _until(found, starts, last_ms + (a_turn_s - load.think_s) * 1000.0)
+
+
+def _until(requests: RequestSet, starts: I64, end_ms: float) -> RequestSet:
+    """Without the turns that their sessions' pauses alone put behind ``end_ms``: nothing of them is measured.
+
+    What is sent in the time of an answer after the last that counts stays, so that those are answered among others.
+    """
+    if requests.following is None or requests.prefixes is None:
+        raise InputError("is missing", field="following")
+    session = np.searchsorted(starts, np.arange(requests.size), side="right") - 1
+    pauses = np.cumsum(requests.think_ms)
+    keep = requests.sent_ms[starts][session] + pauses - pauses[starts][session] <= end_ms
+    number = np.cumsum(keep) - 1
+    following = requests.following[keep]
+    follows = (following >= 0) & keep[following]
+    return replace(
+        requests,
+        sent_ms=requests.sent_ms[keep],
+        inputs=requests.inputs[keep],
+        outputs=requests.outputs[keep],
+        hits=requests.hits[keep],
+        think_ms=requests.think_ms[keep],
+        first_issued=int(starts.size),
+        following=np.where(follows, number[following], -1),
+        prefixes=replace(requests.prefixes, spans=requests.prefixes.spans[keep]),
+    )
 
 
 def _dealt_to_clients(requests: RequestSet, load: Load, starts: I64) -> RequestSet:

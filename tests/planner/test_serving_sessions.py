@@ -312,3 +312,18 @@ def test_a_curve_of_sessions_reaches_past_its_knee() -> None:
     assert largest.result.prefix_hit > 0.3
     assert curve[0].rate_per_s < largest.rate_per_s < curve[-1].rate_per_s
     assert curve[-1].performance.saturated
+
+
+def test_turns_that_come_after_the_measured_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load("open", rate_per_s=6.0, turns=uniform(2, 14), think_s=20.0, shared_tokens=200)
+    cut, short = drawn(load), simulate(INSTANCE, load, *CHAT)
+    monkeypatch.setattr("planner.serving.sessions._until", lambda requests, starts, end_ms: requests)
+    whole, long = drawn(load), simulate(INSTANCE, load, *CHAT)
+    assert 0.6 * whole.size < cut.size < 0.9 * whole.size
+    assert short.completed == long.completed
+    assert short.ttft_ms == long.ttft_ms  # whatever is sent in the measured time was simulated
+    assert short.prefix_hit == pytest.approx(long.prefix_hit, rel=1e-9)
+    assert short.e2e_ms.mean == pytest.approx(long.e2e_ms.mean, rel=1e-3)
+    assert cut.following is not None
+    sizes = np.bincount(np.cumsum(np.diff(cut.inputs, prepend=0) < 0))
+    assert (cut.following[np.cumsum(sizes) - 1] == -1).all()

@@ -54,6 +54,7 @@ class MixRival:
 
     engine: str
     parts: tuple[tuple[str, int], ...] = ()
+    performance: Performance | None = None  # of the whole workload
     usd_per_month: Decimal | None = None
     usd_per_mtok_output: Decimal | None = None
     saving: Interval | None = None

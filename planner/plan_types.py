@@ -371,16 +371,17 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """The plan with one engine alone, or (``engine`` empty) with both: money of its objective, what it leaves out.
+    """The plan with one engine alone, or (``engine`` empty) as chosen: what it costs, and what it leaves out.
 
-    ``usd_per_month`` is a month of 730 hours. ``saving`` is how much cheaper the chosen plan is, as a share of this
-    one's cost, with the 80 % interval; None for the chosen plan and where the two do not serve the same.
-    ``too_close`` when that interval holds zero.
+    ``objective_usd_per_hour`` is what the solver minimised: it bears the people of an engine with every workload.
+    ``usd_per_month`` (730 hours) holds them once for each engine in use: a second engine is paid for. ``saving`` is how
+    much cheaper a month of the chosen plan is, as a share of this one's, with the 80 % interval; None for the chosen
+    plan and where the two do not serve the same. ``too_close`` when that interval holds zero.
     """
 
     engine: str
     status: Literal["optimal", "feasible", "greedy", "infeasible"]
-    usd_per_hour: Decimal
+    objective_usd_per_hour: Decimal
     usd_per_month: Decimal
     gap: float
     gpus: int

@@ -93,7 +93,7 @@ def best_unit(
     ``shapes`` (tp, pp, ep, dp) of either role, ``sizes`` in GPUs that a unit may have, ``link`` by its GPUs;
     ``per_gpu_to_beat`` requests/s that the best aggregated instance carries per GPU.
     """
-    most_gpus = max(sizes)
+    most_gpus = max(sizes, default=0)
     flat = [shape for shape in shapes if shape[1] == 1 and shape[0] * shape[3] < most_gpus]
     prefills = [found for shape in flat if (found := _prefill(asked, shape, link(most_gpus))) is not None]
     decodes = [found for shape in flat if (found := _decode(asked, shape, link(most_gpus))) is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import product
 
 from planner.economics.money import money
@@ -48,28 +49,29 @@ def engine_plans(
     chosen: PlacementResult,
     alone: Mapping[str, PlacementResult],
 ) -> tuple[EnginePlan, ...]:
-    """The chosen plan, then those of ``plans_alone``, all by their objective.
+    """The chosen plan, then those of ``plans_alone``, each with its cost of a month.
 
     ``saving`` is given where an engine alone serves as much as the chosen plan; 0 where it is that plan.
     """
-    rows = [_row("", chosen)]
+    rows = [_row("", chosen, request, candidates)]
     for engine, found in alone.items():
-        row = _row(engine, found)
+        row = _row(engine, found, request, candidates)
         if found is chosen:
             row = replace(row, saving=Interval(0.0, 0.0, 0.0))
         elif found.placements and abs(found.served_share - chosen.served_share) <= _SERVED:
-            saving = _saving(request, candidates, chosen, found)
+            months = float(rows[0].usd_per_month), float(row.usd_per_month)
+            saving = _saving(request, candidates, (chosen, found), months)
             row = replace(row, saving=saving, too_close=saving.low < SAME and saving.high > -SAME)
         rows.append(row)
     return tuple(rows)
 
 
-def _row(engine: str, found: PlacementResult) -> EnginePlan:
+def _row(engine: str, found: PlacementResult, request: PlanRequest, candidates: Sequence[Candidate]) -> EnginePlan:
     return EnginePlan(
         engine=engine,
         status=found.status,
-        usd_per_hour=found.objective_usd_per_hour,
-        usd_per_month=money(found.objective_usd_per_hour * HOURS_PER_MONTH),
+        objective_usd_per_hour=found.objective_usd_per_hour,
+        usd_per_month=_month(found, request, candidates),
         gap=found.gap,
         gpus=len({(item.node, index) for item in found.placements for index in item.gpu_indexes}),
         purchased_nodes=len(found.purchased_nodes),
@@ -78,19 +80,34 @@ def _row(engine: str, found: PlacementResult) -> EnginePlan:
     )
 
 
+def _month(found: PlacementResult, request: PlanRequest, candidates: Sequence[Candidate]) -> Decimal:
+    """A month of the objective, with the people of each engine once: every workload's candidate bears them there."""
+    usd = found.objective_usd_per_hour * HOURS_PER_MONTH
+    people = request.operations.people_hours_per_engine_month * request.operations.people_usd_per_hour
+    by_id = {candidate.id: candidate for candidate in candidates}
+    replicas = {(item.candidate_id, item.replica) for item in found.placements}
+    placed = [by_id[key] for key, _ in replicas]
+    borne = sum((people / max(candidate.replicas, 1) for candidate in placed), Decimal(0))
+    return money(usd - borne + people * len({engine_of(candidate) for candidate in placed}))
+
+
 def _saving(
-    request: PlanRequest, candidates: Sequence[Candidate], chosen: PlacementResult, alone: PlacementResult
+    request: PlanRequest,
+    candidates: Sequence[Candidate],
+    plans: tuple[PlacementResult, PlacementResult],
+    months: tuple[float, float],
 ) -> Interval:
-    """(one engine alone - chosen) / one engine alone, with the 80 % interval over what replicas carry.
+    """(one engine alone - chosen) / one engine alone, with the 80 % interval over what replicas carry; ``plans`` and
+    ``months`` are those of the chosen plan and of the engine alone.
 
     All candidates of one engine err alike, the two engines independently; each plan is then priced with the replicas
-    that it would need, in proportion to its objective.
+    that it would need, in proportion to its month.
     """
-    theirs, ours = float(alone.objective_usd_per_hour), float(chosen.objective_usd_per_hour)
+    ours, theirs = months
     if theirs <= 0:
         return Interval(0.0, 0.0, 0.0)
     deviations = slices(20)
-    grids = [_relative_cost(request, candidates, plan.placements, deviations) for plan in (chosen, alone)]
+    grids = [_relative_cost(request, candidates, plan.placements, deviations) for plan in plans]
     points = sorted(1 - ours * a / (theirs * b) for a, b in zip(*grids, strict=True))
     value, tenth = 1 - ours / theirs, len(points) // 10
     return Interval(value, min(value, points[tenth]), max(value, points[-1 - tenth]))

@@ -25,6 +25,7 @@ from planner.recommend.mixcost import Counted, Unit, after_loss, best_pair, chea
 from planner.recommend.mixflips import flips_against
 from planner.recommend.mixsplit import Part, Split, best_split
 from planner.recommend.verdict import SAME
+from planner.serving.types import Performance
 from planner.words import ENGINE_LABEL, whole
 
 FULL_WEIGHT = 10_000
@@ -54,17 +55,11 @@ def mix_of(
     if found is None:
         return None
     units, replicas = found
-    model = get_model(workload.model)
-    parts = []
-    try:
-        for unit, count in zip(units, replicas, strict=True):
-            made = deployed(unit.candidate, model, gpu_of_nodes(unit.candidate.gpu, request.nodes), request)
-            parts.append(Part(unit.candidate, made, count, unit.share * count))
-        split = best_split(workload, parts, request.seed)
-    except PlannerError:
+    split = _split(found, workload, request)
+    if split is None:
         return None
     placed = len(counts) > 1
-    carried = min(1.0, sum(part.capacity for part in parts))
+    carried = min(1.0, sum(unit.share * count for unit, count in zip(units, replicas, strict=True)))
     rivals = tuple(_rival(engine, (units, replicas), every, workload, request, alone) for engine in ENGINE_LABEL)
     outcome = _outcome(rivals, carried)
     month = money(Decimal(str(month_usd(units, replicas))))
@@ -87,6 +82,28 @@ def mix_of(
         outcome=outcome,
         sentence=_sentence(rivals, outcome, placed, carried, units),
     )
+
+
+def _split(counted: Counted, workload: PlanWorkload, request: PlanRequest) -> Split | None:
+    """How the demand is dealt out to these replicas, and what they do together; None where one cannot be simulated."""
+    model = get_model(workload.model)
+    parts = []
+    try:
+        for unit, count in zip(*counted, strict=True):
+            made = deployed(unit.candidate, model, gpu_of_nodes(unit.candidate.gpu, request.nodes), request)
+            parts.append(Part(unit.candidate, made, count, unit.share * count))
+        return best_split(workload, parts, request.seed)
+    except PlannerError:
+        return None
+
+
+def _performance(counted: Counted, workload: PlanWorkload, request: PlanRequest) -> Performance | None:
+    """What these replicas do together: the candidate's own figures where it is one, as many as it was sized for."""
+    units, counts = counted
+    if len(units) == 1 and (counts[0] == units[0].candidate.replicas or units[0].candidate.sharers > 1):
+        return units[0].candidate.performance
+    split = _split(counted, workload, request)
+    return None if split is None else split.whole
 
 
 def _placed(workload: PlanWorkload, placements: Sequence[Placement]) -> dict[str, int]:
@@ -187,6 +204,7 @@ def _rival(
     return MixRival(
         engine=engine,
         parts=tuple(counts.items()),
+        performance=_performance(rival, workload, request),
         usd_per_month=month,
         usd_per_mtok_output=(month / tokens).quantize(_STEP) if tokens else None,
         saving=saving,

@@ -277,9 +277,9 @@ def _hybrid(plans: Sequence[EnginePlan], mixes: Sequence[Mix], sign: str) -> Rul
     if len(alone) < 2:
         return RuleOfThumb("hybrid", claim, "not_testable", "Only one engine can serve these workloads.")
     both = next(plan for plan in plans if not plan.engine)
-    cases = [("as planned, USD/h", float(both.usd_per_hour))]
+    cases = [(f"as planned, {sign} a month", float(both.usd_per_month))]
     cases += [
-        (f"{ENGINE_LABEL[p.engine]} alone, USD/h (serves {100 * p.served_share:.0f} %)", float(p.usd_per_hour))
+        (f"{ENGINE_LABEL[p.engine]} alone, {sign} a month (serves {100 * p.served_share:.0f} %)", float(p.usd_per_month))
         for p in alone
     ]
     split = _split_words(mixes)
@@ -290,7 +290,7 @@ def _hybrid(plans: Sequence[EnginePlan], mixes: Sequence[Mix], sign: str) -> Rul
         )
         sentence = f"{sentence}, both {100 * both.served_share:.0f} %.{split}"
         return RuleOfThumb("hybrid", claim, "confirmed", sentence, tuple(cases))
-    best = min(complete, key=lambda plan: plan.usd_per_hour)
+    best = min(complete, key=lambda plan: plan.usd_per_month)
     saving = best.saving
     outcome: Outcome = "refuted"
     if best.too_close:
@@ -300,8 +300,8 @@ def _hybrid(plans: Sequence[EnginePlan], mixes: Sequence[Mix], sign: str) -> Rul
     band = "" if saving is None else f" ({whole(100 * saving.low)} to {whole(100 * saving.high)} %)"
     saved = 0.0 if saving is None else 100 * saving.value
     sentence = (
-        f"As planned {sign}{both.usd_per_hour:.2f} an hour, {ENGINE_LABEL[best.engine]} alone "
-        f"{sign}{best.usd_per_hour:.2f}: {saved:.1f} % saved{band}.{split}"
+        f"As planned {sign}{both.usd_per_month:,.0f} a month, {ENGINE_LABEL[best.engine]} alone "
+        f"{sign}{best.usd_per_month:,.0f}: {saved:.1f} % saved{band}.{split}"
     )
     return RuleOfThumb("hybrid", claim, outcome, sentence, tuple(cases))
 

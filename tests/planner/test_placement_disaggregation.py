@@ -238,3 +238,8 @@ def test_a_unit_has_a_curve_that_passes_its_knee(units, asked) -> None:
     assert not curve.points[-1].meets_slo
     ttft = [point.performance.ttft_ms.p99 for point in curve.points]
     assert ttft[-1] > 2 * ttft[0]
+
+
+def test_nodes_of_one_gpu_hold_no_unit_and_stop_nothing(asked) -> None:
+    alone = request([node("one", gpus=1)], asked.workloads)
+    assert disaggregated_candidates(asked.workloads[0], alone, ()) == ()

@@ -298,7 +298,7 @@ def test_hybrid_rule_compares_with_the_better_engine_alone() -> None:
     )
     rule = _hybrid(plans, (), "$")
     assert rule.verdict == "confirmed"
-    assert "vLLM alone $12.00: 25.0 % saved (10 to 40 %)" in rule.sentence
+    assert "vLLM alone $8,760: 25.0 % saved (10 to 40 %)" in rule.sentence
     unsure = replace(plans[1], saving=Interval(0.25, -0.1, 0.4), too_close=True)
     assert _hybrid((plans[0], unsure, plans[2]), (), "$").verdict == "unsettled"
     same = replace(plans[1], saving=Interval(0.0, 0.0, 0.0))

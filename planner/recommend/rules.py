@@ -279,7 +279,10 @@ def _hybrid(plans: Sequence[EnginePlan], mixes: Sequence[Mix], sign: str) -> Rul
     both = next(plan for plan in plans if not plan.engine)
     cases = [(f"as planned, {sign} a month", float(both.usd_per_month))]
     cases += [
-        (f"{ENGINE_LABEL[p.engine]} alone, {sign} a month (serves {100 * p.served_share:.0f} %)", float(p.usd_per_month))
+        (
+            f"{ENGINE_LABEL[p.engine]} alone, {sign} a month (serves {100 * p.served_share:.0f} %)",
+            float(p.usd_per_month),
+        )
         for p in alone
     ]
     split = _split_words(mixes)

@@ -1,7 +1,7 @@
 """Every environment variable that Tonnage reads, in one place, checked once.
 
 TONNAGE_DATA_DIR, TONNAGE_DATABASE_URL, TONNAGE_BROKER_URL, TONNAGE_SECRET_KEY, TONNAGE_ALLOWED_HOSTS, TONNAGE_PORT,
-TONNAGE_DEBUG, TONNAGE_HTTPS, TONNAGE_LOG_JSON, TONNAGE_ENGINE_PORTS.
+TONNAGE_DEBUG, TONNAGE_HTTPS, TONNAGE_LOG_JSON, TONNAGE_ENGINE_PORTS, TONNAGE_CURRENCY.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from planner.economics.currency import BASE, currency_code
+from planner.errors import InputError
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 _TRUE = {"1", "true", "yes", "on"}
@@ -37,6 +40,7 @@ class Env:
     https: bool
     log_json: bool
     engine_ports: tuple[int, int] = (18100, 18399)
+    currency: str = BASE
 
     @property
     def embedded_database(self) -> bool:
@@ -64,6 +68,7 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
         https=_flag(source, "TONNAGE_HTTPS"),
         log_json=_flag(source, "TONNAGE_LOG_JSON"),
         engine_ports=_port_range(source.get("TONNAGE_ENGINE_PORTS", "18100-18399")),
+        currency=_currency(source.get("TONNAGE_CURRENCY") or BASE),
     )
 
 
@@ -140,6 +145,13 @@ def _port(text: str) -> int:
     if text.isdigit() and 0 < int(text) < 65536:
         return int(text)
     raise EnvError(f"TONNAGE_PORT is {text!r}; use a number from 1 to 65535.")
+
+
+def _currency(text: str) -> str:
+    try:
+        return currency_code(text, "TONNAGE_CURRENCY")
+    except InputError as error:
+        raise EnvError(str(error)) from error
 
 
 def _port_range(text: str) -> tuple[int, int]:

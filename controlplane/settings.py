@@ -18,6 +18,7 @@ DATA_DIR = ENV.data_dir
 DEBUG = ENV.debug
 SECRET_KEY = _env.secret_key(ENV)
 ALLOWED_HOSTS = list(ENV.allowed_hosts)
+CURRENCY = ENV.currency  # of the fleet's pages, and of a new scenario
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -16,6 +16,7 @@ from controlplane.planning.models import Plan
 
 SYMBOLS = ("circle", "diamond", "square", "cross")
 """Marker of each plan."""
+LEGEND_CHARS = 32
 
 
 @dataclass(frozen=True)
@@ -91,24 +92,22 @@ def charts(found: Comparison) -> list[Chart]:
 
 
 def _cost(found: Comparison) -> Chart:
-    labels = names(found.plans)
-    traces, rows = [], []
-    for at, line in enumerate(found.workloads):
-        values = [float(cell.usd_per_hour) if cell else 0.0 for cell in line.cells]
-        traces.append(
-            _bar(labels, values, line.name, palette.CATEGORIES[at % len(palette.CATEGORIES)], "$%{x:.2f} / h")
-        )
-        rows.append((line.name, *values))
-    idle = [float((plan.result or {})["idle_usd_per_hour"]) for plan in found.plans]
-    rows.append(("Owned GPUs left idle", *idle))
-    columns = (Column("Workload", numeric=False), *(Column(label, "USD/h") for label in labels))
+    """What each workload's GPUs cost in each plan, a bar for each plan."""
+    lines = [
+        (line.name, [float(cell.usd_per_hour) if cell else 0.0 for cell in line.cells]) for line in found.workloads
+    ]
+    idle = next(line.values for line in found.totals if line.key == "idle_usd_per_hour")
     note = "Owned GPUs left idle cost more on top; they stand in the table."
-    return make("compare-cost", "What the placed GPUs cost", traces, _stacked("Cost", "USD an hour"), columns, rows,
-                note=note, size="short")  # fmt: skip
+    hover = fmt.sign() + "%{x:.2f} / h"
+    rows = [*lines, ("Owned GPUs left idle", [float(usd) for usd in idle])]
+    columns = (Column("Workload", numeric=False), *(Column(label, fmt.per("h")) for label in names(found.plans)))
+    traces = _by_plan(found, lines, hover)
+    title = axis("Cost", f"{fmt.currency()} an hour", rangemode="tozero", showgrid=True)
+    return _bars("compare-cost", "What the placed GPUs cost", traces, title, columns, rows, note=note)
 
 
 def _gpus(found: Comparison) -> Chart:
-    labels = names(found.plans)
+    """GPUs of each kind in each plan, a bar for each plan."""
     counts = []
     for plan in found.plans:
         nodes = {n["name"]: n["gpu"] for n in (*(plan.request or {})["nodes"], *(plan.result or {})["purchased_nodes"])}
@@ -116,13 +115,10 @@ def _gpus(found: Comparison) -> Chart:
         for item in (plan.result or {})["placements"]:
             used[nodes.get(item["node"], "?")] += len(item["gpu_indexes"])
         counts.append(used)
-    kinds = sorted({gpu for used in counts for gpu in used})
-    traces = [
-        _bar(labels, [used[gpu] for used in counts], gpu, _colour(at), "%{x} GPUs") for at, gpu in enumerate(kinds)
-    ]
-    columns = (Column("GPU", numeric=False), *(Column(label) for label in labels))
-    rows = [(gpu, *(used[gpu] for used in counts)) for gpu in kinds]
-    return make("compare-gpus", "GPUs placed", traces, _stacked("GPUs", ""), columns, rows, size="short")
+    rows = [(gpu, [used[gpu] for used in counts]) for gpu in sorted({gpu for used in counts for gpu in used})]
+    columns = (Column("GPU", numeric=False), *(Column(label) for label in names(found.plans)))
+    title = axis("GPUs", rangemode="tozero", showgrid=True)
+    return _bars("compare-gpus", "GPUs placed", _by_plan(found, rows, "%{x} GPUs"), title, columns, rows)
 
 
 def _prices(found: Comparison) -> Chart:
@@ -137,25 +133,27 @@ def _prices(found: Comparison) -> Chart:
         bands = [_band(cell) for _, cell in kept]
         traces.append(
             go.Scatter(
-                x=mid, y=[name for name, _ in kept], mode="markers", name=label, orientation="h",
+                x=mid, y=[name for name, _ in kept], mode="markers", name=_short(label), orientation="h",
                 marker={"color": _colour(at), "size": 9, "symbol": SYMBOLS[at]},
                 error_x={
                     "type": "data", "symmetric": False, "thickness": 1.5, "width": 0,
                     "array": [high - x for x, (_, high) in zip(mid, bands, strict=True)],
                     "arrayminus": [x - low for x, (low, _) in zip(mid, bands, strict=True)],
                 },
-                hovertemplate="%{y}<br>$%{x:.3g} / M tok<extra></extra>",
+                hovertemplate="%{y}<br>" + fmt.sign() + "%{x:.3g} / M tok<extra></extra>",
             )
         )  # fmt: skip
     rows = [(line.name, *(part for cell in line.cells for part in _price_cells(cell))) for line in lines]
     columns: list[Column] = [Column("Workload", numeric=False)]
     for label in labels:
-        columns += [Column(label, "USD / M tok"), Column("low"), Column("high")]
+        columns += [Column(label, fmt.per("M tok")), Column("low"), Column("high")]
     ends = [end for line in lines for cell in line.cells if cell and cell.usd_per_mtok_output for end in _band(cell)]
     ends = ends or [1.0]
     figure_layout = {
         "scattermode": "group", "showlegend": True, "legend": {"traceorder": "normal"},
-        "xaxis": axis("Cost of output", "USD per million tokens", showgrid=True, **log_axis(min(ends), max(ends))),
+        "xaxis": axis(
+            "Cost of output", f"{fmt.currency()} per million tokens", showgrid=True, **log_axis(min(ends), max(ends))
+        ),
         "yaxis": {"autorange": "reversed", "showgrid": False},
     }  # fmt: skip
     return make("compare-price", "Price of output", traces, figure_layout, columns, rows, note="Whiskers hold 80 %.")
@@ -175,16 +173,34 @@ def _colour(at: int) -> str:
     return palette.CATEGORIES[at % len(palette.CATEGORIES)]
 
 
-def _bar(labels: list[str], values: list[float], name: str, colour: str, hover: str) -> Any:
-    return go.Bar(
-        y=labels, x=values, orientation="h", name=name, marker={"color": colour},
-        hovertemplate=f"%{{y}}<br>{name}: {hover}<extra></extra>",
-    )  # fmt: skip
+def _by_plan(found: Comparison, lines: Sequence[tuple[str, Sequence[float]]], hover: str) -> list[Any]:
+    """A bar of every line for each plan, in the plan's colour."""
+    return [
+        go.Bar(
+            y=[name for name, _ in lines], x=[values[at] for _, values in lines], orientation="h", name=_short(label),
+            marker={"color": _colour(at)}, hovertemplate=f"%{{y}}<br>{label}: {hover}<extra></extra>",
+        )
+        for at, label in enumerate(names(found.plans))
+    ]  # fmt: skip
 
 
-def _stacked(title: str, unit: str) -> dict[str, Any]:
-    return {
-        "barmode": "stack", "showlegend": True, "legend": {"traceorder": "normal"},
-        "xaxis": axis(title, unit, rangemode="tozero", showgrid=True),
-        "yaxis": {"autorange": "reversed", "showgrid": False},
+def _bars(
+    ident: str,
+    title: str,
+    traces: list[Any],
+    xaxis: dict[str, Any],
+    columns: Sequence[Column],
+    rows: Sequence[tuple[str, Sequence[float]]],
+    note: str = "",
+) -> Chart:
+    figure_layout = {
+        "barmode": "group", "showlegend": True, "legend": {"traceorder": "normal"}, "xaxis": xaxis,
+        "yaxis": {"autorange": "reversed", "showgrid": False}, "bargap": 0.32, "bargroupgap": 0.06,
     }  # fmt: skip
+    table = [(name, *values) for name, values in rows]
+    return make(ident, title, traces, figure_layout, columns, table, note=note)
+
+
+def _short(label: str) -> str:
+    """A plan's name that leaves a legend on its lines."""
+    return label if len(label) <= LEGEND_CHARS else f"{label[: LEGEND_CHARS - 1].rstrip()}…"

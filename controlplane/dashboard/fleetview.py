@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Count, QuerySet
 from django.urls import reverse
 from django.utils import timezone
@@ -19,7 +20,7 @@ from controlplane.inventory.models import Gpu, GpuModel, Node, Price
 from controlplane.inventory.services import exchange_rates
 from controlplane.planning.models import PlacementRow, Plan
 from controlplane.workloads.models import Workload
-from planner.economics.currency import BASE, Converter
+from planner.economics.currency import Converter, ExchangeRate
 from planner.errors import InputError
 
 HELD = (Deployment.State.PENDING, *Deployment.LIVE)
@@ -47,6 +48,8 @@ class FleetNode:
     gpu_states: Mapping[int, str]
     stranded: float
     usd_per_gpu_hour: Decimal | None
+    rates: tuple[ExchangeRate, ...] = ()  # by which the price was converted
+    unpriced: str = ""  # why there is no price
 
     @property
     def gpus(self) -> int:
@@ -161,8 +164,9 @@ def fleet(nodes: Iterable[Node] | None = None, situation: Situation | None = Non
             by_node[holding.node_id][index] = holding
     stranded = ((plan.result or {}).get("stranded_after") or {}).get("by_node", {}) if plan else {}
     prices = prices_by_gpu()
-    foreign = any(price.currency != BASE for price in prices.values())
-    converter = Converter(rates=exchange_rates() if foreign else ())
+    foreign = any(price.currency != settings.CURRENCY for price in prices.values())
+    rates = exchange_rates() if foreign else ()
+    amounts = {price.pk: _here(price, rates) for price in prices.values()}
     rows = []
     for node in nodes:
         model = node.node_type.gpu_model_id
@@ -170,18 +174,23 @@ def fleet(nodes: Iterable[Node] | None = None, situation: Situation | None = Non
         rows.append(
             FleetNode(
                 node, by_node.get(node.pk, {}), states.get(node.pk, {}), float(stranded.get(node.name, 0)),
-                _in_dollars(price, converter) if price else None,
+                *(amounts[price.pk] if price else (None, (), "no price")),
             )
         )  # fmt: skip
     return rows
 
 
-def _in_dollars(price: Price, converter: Converter) -> Decimal | None:
-    """The price of a GPU-hour in dollars, so that sites can be added up; None where no rate is recorded."""
+def _here(price: Price, rates: tuple[ExchangeRate, ...]) -> tuple[Decimal | None, tuple[ExchangeRate, ...], str]:
+    """The price of a GPU-hour in the installation's currency, so that sites can be added up, by the newest rates.
+
+    With the rates, or with why there is none.
+    """
+    money = Converter(settings.CURRENCY, timezone.now().date().isoformat(), rates)
     try:
-        return converter.convert(price.usd_per_gpu_hour, price.currency)
-    except InputError:
-        return None
+        amount = money.convert(price.usd_per_gpu_hour, price.currency)
+    except InputError as error:
+        return None, (), error.message
+    return amount, money.used, ""
 
 
 def node_rows() -> QuerySet[Node]:
@@ -250,6 +259,7 @@ class FleetTotals:
     usd_per_hour: Decimal
     used_usd_per_hour: Decimal
     unpriced: int
+    rates: tuple[ExchangeRate, ...] = ()
 
     @property
     def segments(self) -> list[tuple[str, float, str]]:
@@ -277,6 +287,7 @@ def totals(rows: list[FleetNode]) -> FleetTotals:
         usd_per_hour=sum((row.usd_per_hour or Decimal(0) for row in priced), Decimal(0)),
         used_usd_per_hour=sum(((row.usd_per_gpu_hour or Decimal(0)) * row.used for row in priced), Decimal(0)),
         unpriced=sum(row.gpus for row in owned if row.usd_per_gpu_hour is None),
+        rates=tuple(dict.fromkeys(rate for row in priced for rate in row.rates)),
     )
 
 

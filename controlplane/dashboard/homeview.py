@@ -54,9 +54,12 @@ def needs(rows: list[FleetNode], situation: Situation, jobs: list[Job]) -> list[
         if missing:
             url = reverse("dashboard:node", args=[row.node.slug])
             found.append(Need("attention", f"{row.node.name}: {missing} of {row.gpus} GPUs not found.", "Node", url))
-    unpriced = sorted({row.node.node_type.gpu_model.name for row in rows if row.usd_per_gpu_hour is None})
-    if unpriced:
-        text = f"No price for {', '.join(unpriced)}; costs leave these GPUs out."
+    unpriced: dict[str, set[str]] = {}
+    for row in rows:
+        if row.usd_per_gpu_hour is None:
+            unpriced.setdefault(row.unpriced, set()).add(row.node.node_type.gpu_model.name)
+    for why, names in sorted(unpriced.items()):
+        text = f"{', '.join(sorted(names))}: {why}; costs leave these GPUs out."
         found.append(Need("attention", text, "Prices", reverse("dashboard:prices")))
     ready = Plan.objects.filter(state=Plan.State.READY, title="").select_related("scenario")
     for plan in ready.defer("request", "result")[:3]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, cast
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -62,7 +63,7 @@ def page(role: Role = Role.VIEWER) -> Callable[[View], View]:
         @wraps(view)
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             require(actor(request), role)
-            fmt.use_currency()
+            fmt.use_currency(settings.CURRENCY)
             return view(request, *args, **kwargs)
 
         return inner

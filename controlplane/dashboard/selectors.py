@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Count, Max, Prefetch, Q, QuerySet
+from django.db.models.fields.json import KeyTextTransform
 
 from controlplane.dashboard import fmt, planrow, planview
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun, Validation
@@ -15,6 +17,7 @@ from controlplane.inventory.models import Site
 from controlplane.jobs.models import Job
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
+from planner.economics.currency import BASE
 
 
 def current_plan() -> Plan | None:
@@ -27,6 +30,11 @@ def latest_ready_plan() -> Plan | None:
     """The newest plan that waits for approval; a what-if does not."""
     ready = Plan.objects.filter(state=Plan.State.READY, title="").select_related("scenario")
     return ready.order_by("-created_at").first()
+
+
+def currency_of(plan: Plan | None) -> str:
+    """In what a plan's amounts are; the installation's currency without a plan."""
+    return (plan.request or {}).get("currency", BASE) if plan is not None else str(settings.CURRENCY)
 
 
 # Workloads
@@ -63,6 +71,7 @@ def plan_list(params: Mapping[str, str]) -> QuerySet[Plan]:
     if scenario := params.get("scenario"):
         rows = rows.filter(scenario__slug=scenario)
     return rows.annotate(
+        currency=KeyTextTransform("currency", "request"),
         workload_count=Count("verdicts", distinct=True),
         close_count=Count("verdicts", filter=Q(verdicts__too_close=True), distinct=True),
     )

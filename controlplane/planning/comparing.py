@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,7 @@ from django.core.exceptions import ValidationError
 
 from controlplane.planning.models import Plan
 from controlplane.planning.report import output_price
+from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate, symbol
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanRequest
@@ -92,17 +93,26 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Plans side by side, the first is what the others are held against. ``more`` lines of difference are not shown."""
+    """Plans side by side, the first is what the others are held against. ``more`` lines of difference are not shown.
+
+    Amounts of totals and workloads are in ``currency``, that of the first, converted by ``rates``; the lines of
+    difference stay as the plans have them.
+    """
 
     plans: tuple[Plan, ...]
     totals: tuple[Line, ...]
     workloads: tuple[WorkloadLine, ...]
     differences: tuple[Difference, ...]
     more: int
+    currency: str
+    rates: tuple[ExchangeRate, ...]
 
 
-def compare(plans: Sequence[Plan]) -> Comparison:
-    """Two to four plans side by side. Raises ValidationError for another number, a repeated one, or one unanswered."""
+def compare(plans: Sequence[Plan], rates: Iterable[ExchangeRate] = ()) -> Comparison:
+    """Two to four plans side by side. ``rates`` are those recorded now, for plans in different currencies.
+
+    Raises ValidationError for another number, a repeated one, one unanswered, or a currency without a rate.
+    """
     if not FEWEST <= len(plans) <= MOST:
         raise ValidationError(f"{len(plans)} plans are given; compare {FEWEST} to {MOST}.")
     if len({plan.pk for plan in plans}) < len(plans):
@@ -110,16 +120,35 @@ def compare(plans: Sequence[Plan]) -> Comparison:
     for plan in plans:
         if plan.result is None or plan.request is None:
             raise ValidationError(f"Plan {plan} has no result to compare.")
-    sides = [_served(plan.request or {}, plan.result or {}) for plan in plans]
+    money, factors = _factors(plans, rates)
+    sides = [
+        _served(plan.request or {}, plan.result or {}, factor) for plan, factor in zip(plans, factors, strict=True)
+    ]
     names = list(dict.fromkeys(name for side in sides for name in side))
     found = list(_differences(plans))
     return Comparison(
         plans=tuple(plans),
-        totals=tuple(_totals(plans, sides)),
+        totals=tuple(_totals(plans, sides, factors, money.reporting)),
         workloads=tuple(WorkloadLine(name, tuple(side.get(name) for side in sides)) for name in names),
         differences=tuple(found[:MOST_LINES]),
         more=max(0, len(found) - MOST_LINES),
+        currency=money.reporting,
+        rates=money.used,
     )
+
+
+def _factors(plans: Sequence[Plan], rates: Iterable[ExchangeRate]) -> tuple[Converter, list[Decimal]]:
+    """What one unit of each plan's currency is in that of the first, by the rates of the day of the first."""
+    first = plans[0].request or {}
+    stated = from_json(tuple[ExchangeRate, ...], [r for p in plans for r in (p.request or {}).get("rates", ())])
+    money = Converter(first.get("currency", BASE), first.get("rates_as_of", ""), (*stated, *rates))
+    factors = []
+    for plan in plans:
+        try:
+            factors.append(money.factor((plan.request or {}).get("currency", BASE)))
+        except InputError as error:
+            raise ValidationError(f"Plan {plan} cannot be held against {plans[0]}: {error}") from error
+    return money, factors
 
 
 def first_full(result: Json) -> tuple[int | None, str]:
@@ -151,6 +180,7 @@ def as_csv(found: Comparison) -> bytes:
         line("Totals", "", total.word, total.unit, total.values)
     for row in found.workloads:
         for field, unit, get in _CELL_COLUMNS:
+            unit = unit.replace("USD", found.currency)
             line("Workloads", row.name, field, unit, [get(cell) if cell else None for cell in row.cells])
     for entry in found.differences:
         line(entry.section, entry.item, entry.field, "", entry.values)
@@ -172,21 +202,28 @@ _CELL_COLUMNS: tuple[tuple[str, str, Any], ...] = (
 )  # fmt: skip
 
 
-def _totals(plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]]) -> Iterator[Line]:
+def _totals(
+    plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]], factors: Sequence[Decimal], currency: str
+) -> Iterator[Line]:
     results = [plan.result or {} for plan in plans]
+    sign = symbol(currency).strip()
 
     def of(key: str, word: str, kind: str, unit: str, get: Any) -> Line:
         return Line(key, word, kind, tuple(get(result) for result in results), unit)
 
-    def decimal(key: str) -> Any:
-        return lambda result: Decimal(str(result[key]))
+    def amount(key: str, word: str) -> Line:
+        usd = [_times(result[key], factor) for result, factor in zip(results, factors, strict=True)]
+        return Line(key, word, "usd", tuple(usd), f"{sign} / h")
 
-    yield of("usd_per_hour", "Placed GPUs", "usd", "$ / h", decimal("usd_per_hour"))
-    yield of("idle_usd_per_hour", "Owned GPUs left idle", "usd", "$ / h", decimal("idle_usd_per_hour"))
-    month = [Decimal(str(result["usd_per_hour"])) * HOURS_PER_MONTH for result in results]
-    yield Line("usd_per_month", "A month of the placed GPUs", "usd", tuple(round(usd, 2) for usd in month), "$")
-    per_token = [_output_price(result, side) for result, side in zip(results, sides, strict=True)]
-    yield Line("usd_per_mtok_output", "Cost of output", "usd", tuple(per_token), "$ / M tok")
+    placed = amount("usd_per_hour", "Placed GPUs")
+    yield placed
+    yield amount("idle_usd_per_hour", "Owned GPUs left idle")
+    month = tuple(round(usd * HOURS_PER_MONTH, 2) for usd in placed.values)
+    yield Line("usd_per_month", "A month of the placed GPUs", "usd", month, sign)
+    per_token = [
+        _output_price(result, side, factor) for result, side, factor in zip(results, sides, factors, strict=True)
+    ]
+    yield Line("usd_per_mtok_output", "Cost of output", "usd", tuple(per_token), f"{sign} / M tok")
     yield of("gpus", "GPUs placed", "count", "", lambda r: sum(len(p["gpu_indexes"]) for p in r["placements"]))
     yield of("purchased", "Nodes bought", "count", "", lambda r: len(r.get("purchased_nodes", ())))
     yield of("free_gpus", "GPUs free", "count", "", lambda r: r["stranded_after"]["free_gpus"])
@@ -201,19 +238,25 @@ def _totals(plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]]) -> Ite
     yield of("gap", "Gap to the bound", "share", "", lambda r: round(r["gap"], 5))
 
 
-def _output_price(result: Json, served: Mapping[str, Served]) -> Decimal | None:
+def _times(amount: Any, factor: Decimal) -> Decimal:
+    """An amount in the currency of the comparison; untouched where it is in that already."""
+    usd = Decimal(str(amount))
+    return usd if factor == 1 else (usd * factor).quantize(CONVERTED_STEP)
+
+
+def _output_price(result: Json, served: Mapping[str, Served], factor: Decimal) -> Decimal | None:
     """Of what is placed, as on the plan's own page."""
     costs = {item["id"]: item.get("cost") or {} for item in result.get("candidates", ())}
     found = output_price(costs.get(item.candidate, {}) for item in served.values())
-    return None if found is None else found.quantize(Decimal("0.000001"))
+    return None if found is None else (found * factor).quantize(CONVERTED_STEP)
 
 
-def _served(request: Json, result: Json) -> dict[str, Served]:
+def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
     by_id = {item["id"]: item for item in result.get("candidates", ())}
     verdicts = {item["workload"]: item for item in result.get("verdicts", ())}
     unplaced = {item["workload"]: item["replicas"] for item in result.get("unplaced", ())}
     prices = {
-        node["name"]: Decimal(str(node["price"]["usd_per_gpu_hour"]))
+        node["name"]: _times(node["price"]["usd_per_gpu_hour"], factor)
         for node in (*request.get("nodes", ()), *result.get("purchased_nodes", ()))
     }
     found = {}
@@ -243,8 +286,8 @@ def _served(request: Json, result: Json) -> dict[str, Served]:
             gpus=sum(len(item["gpu_indexes"]) for item in own),
             nodes=tuple(sorted({item["node"] for item in own})),
             usd_per_hour=sum((len(p["gpu_indexes"]) * prices.get(p["node"], Decimal(0)) for p in own), Decimal(0)),
-            usd_per_mtok_output=None if per_token is None else Decimal(str(per_token)),
-            usd_per_mtok_output_80=(Decimal(str(band[0])), Decimal(str(band[1]))) if band else None,
+            usd_per_mtok_output=None if per_token is None else _times(per_token, factor),
+            usd_per_mtok_output_80=(_times(band[0], factor), _times(band[1], factor)) if band else None,
             ttft_ms=performance.get("ttft_ms_80"),
             tpot_ms=performance.get("tpot_ms_80"),
             headroom=share - 1 if counts else None,

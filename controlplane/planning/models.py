@@ -62,6 +62,11 @@ def validate_price_classes(value: object) -> None:
     _as_planner(lambda: fleet_money.price_classes(value))
 
 
+def installation_currency() -> str:
+    """The currency of this installation, in which a new scenario is computed."""
+    return str(settings.CURRENCY)
+
+
 class AnyCurrency(Converter):
     """Takes every currency at par: for checking records before the rates of a plan are known."""
 
@@ -134,7 +139,10 @@ class Scenario(BaseModel):
         default=3.0, validators=[MinValueValidator(0), MaxValueValidator(36)], help_text="From order to service."
     )
     currency = models.CharField(
-        max_length=12, default="USD", validators=[validate_currency], help_text="In which its plans are computed."
+        max_length=12,
+        default=installation_currency,
+        validators=[validate_currency],
+        help_text="In which its plans are computed.",
     )
     rates_as_of = models.DateField(
         "exchange rates as of", null=True, blank=True, help_text="None: the day on which a plan is asked."

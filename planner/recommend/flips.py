@@ -84,14 +84,15 @@ def _sweeps(workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRe
     )
     if request.energy is not None and any(c.watts_per_gpu is not None for c in usable):
         usd = float(request.energy.usd_per_kwh)
-        sweeps.append(_Sweep("electricity price", "USD/kWh", usd, 0.0, 1.0, lambda v: Change(usd_per_kwh=v)))
+        unit = f"{request.currency}/kWh"
+        sweeps.append(_Sweep("electricity price", unit, usd, 0.0, 1.0, lambda v: Change(usd_per_kwh=v)))
     for gpu in sorted({c.gpu for c in usable}):
         price = gpu_price(request, gpu)
         if price > 0:
             sweeps.append(
                 _Sweep(
                     f"{gpu} price",
-                    "USD/GPU-hour",
+                    f"{request.currency}/GPU-hour",
                     price,
                     price / 5,
                     price * 5,

@@ -48,7 +48,8 @@ def flips_against(
         price = gpu_price(request, gpu)
         if price > 0:
             change = partial(price_change, price, gpu)
-            found.append(_flip(f"{gpu} price", "USD/GPU-hour", price, PRICE_RANGE, change, wins, engine))
+            unit = f"{request.currency}/GPU-hour"
+            found.append(_flip(f"{gpu} price", unit, price, PRICE_RANGE, change, wins, engine))
     return tuple(found)
 
 

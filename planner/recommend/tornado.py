@@ -35,11 +35,11 @@ def tornado(candidate: Candidate, workload: PlanWorkload, request: PlanRequest) 
         add("what one replica carries", "req/s", band.low, band.high, *changes)
     price = gpu_price(request, candidate.gpu)
     changes = (Change(gpu_price_factor=low), Change(gpu_price_factor=high))
-    add("GPU price", "USD/GPU-hour", price * low, price * high, *changes)
+    add("GPU price", f"{request.currency}/GPU-hour", price * low, price * high, *changes)
     if request.energy is not None and candidate.watts_per_gpu is not None:
         usd = float(request.energy.usd_per_kwh)
         changes = (Change(usd_per_kwh=usd * low), Change(usd_per_kwh=usd * high))
-        add("electricity price", "USD/kWh", usd * low, usd * high, *changes)
+        add("electricity price", f"{request.currency}/kWh", usd * low, usd * high, *changes)
     if workload.revisions_per_month > 0:
         twice = 2 * workload.revisions_per_month
         changes = (Change(revisions_per_month=0.0), Change(revisions_per_month=twice))

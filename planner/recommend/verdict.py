@@ -160,7 +160,7 @@ def _sentence(
         cheaper = -100 * margin.value / (1 - margin.value)  # of the chosen one's cost; the margin is of the other's
         why = f"beside the other workloads the plan keeps to {ours}" if room else "there is no room for it"
         text = f"{ours} is taken although {theirs} alone would be {whole(cheaper)} % cheaper: {why}."
-    nearest = sorted((f for f in flips if f.value is not None), key=lambda f: f.unit == "USD/GPU-hour")
+    nearest = sorted((f for f in flips if f.value is not None), key=lambda f: f.unit.endswith("/GPU-hour"))
     differs = abs(margin.value) >= SAME  # where both cost the same, pennies flip the answer: that helps nobody
     return f"{text} {nearest[0].sentence}" if nearest and differs else text
 

@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from controlplane.api.serializers import planning as shapes
 from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import DeleteMixin, accepted, acting, actor_of
+from controlplane.inventory.services import exchange_rates
 from controlplane.planning import comparing, discarding, services
 from controlplane.planning import curves as drawing
 from controlplane.planning.models import Plan
@@ -108,12 +109,14 @@ class WhatIfActions(DeleteMixin):
         """Plans side by side: totals, each workload, and line by line what was asked and what came of it."""
         plans = plans_of(request.query_params.get("ids", ""), "ids")
         with acting():
-            found = comparing.compare(plans)
+            found = comparing.compare(plans, exchange_rates())
         if request.query_params.get("format") == "csv":
             return HttpResponse(comparing.as_csv(found), content_type="text/csv; charset=utf-8", headers=FILE)
         return Response(
             {
                 "plans": [{"id": p.pk, "name": str(p), "title": p.title, "base": p.base_id} for p in found.plans],
+                "currency": found.currency,
+                "rates": to_json(found.rates),
                 "totals": [{**to_json(line), "differs": line.differs} for line in found.totals],
                 "workloads": [{**to_json(line), "differs": line.differs} for line in found.workloads],
                 "differences": to_json(found.differences),

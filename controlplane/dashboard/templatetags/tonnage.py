@@ -97,6 +97,13 @@ def price(value: Any, unit: str = "") -> SafeString:
 
 
 @register.simple_tag
+def amounts_in(code: str | None) -> str:
+    """From here on the amounts of the page are in ``code``: those of a plan stay in the currency of the plan."""
+    fmt.use_currency(code)
+    return ""
+
+
+@register.simple_tag
 def sign() -> str:
     """The sign of the page's currency, for headings."""
     return fmt.sign()

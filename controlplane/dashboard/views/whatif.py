@@ -12,10 +12,11 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 
 from controlplane.core.models import Role
-from controlplane.dashboard import compareview, undo
+from controlplane.dashboard import compareview, fmt, selectors, undo
 from controlplane.dashboard.pages import act, actor, page, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.dashboard.whatifform import WhatIfForm
+from controlplane.inventory.services import exchange_rates
 from controlplane.planning import comparing, discarding, services
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.services import model_choices
@@ -28,6 +29,7 @@ _IS_ID = re.compile(r"[0-9]{1,17}")  # what a column of ids can hold
 def what_if(request: HttpRequest, pk: int) -> HttpResponse:
     """The form: what is changed of a plan's question; the answer stands beside the plan."""
     base = get_object_or_404(Plan.objects.select_related("scenario"), pk=pk)
+    fmt.use_currency(selectors.currency_of(base))
     form = WhatIfForm(base, request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
@@ -40,7 +42,8 @@ def what_if(request: HttpRequest, pk: int) -> HttpResponse:
         else:
             ids = ",".join(str(plan.pk) for plan in (base, *made))
             return redirect(f"{reverse('dashboard:compare')}?ids={ids}")
-    context = {"plan": base, "form": form, "models": model_choices()}
+    units = {"per_kwh": fmt.per("kWh"), "per_gpu_hour": fmt.per("GPU-h")}
+    context = {"plan": base, "form": form, "models": model_choices(), **units}
     return show(request, "dashboard/what_if.html", context, status=422 if form.errors else 200)
 
 
@@ -62,7 +65,8 @@ def compare(request: HttpRequest) -> HttpResponse:
         "ids": ",".join(str(plan.pk) for plan in picked),
     }
     if len(ready) >= comparing.FEWEST:
-        side_by_side = comparing.compare(ready)
+        side_by_side = comparing.compare(ready, exchange_rates())
+        fmt.use_currency(side_by_side.currency)
         if request.GET.get("format") == "csv":
             headers = {"Content-Disposition": 'attachment; filename="plans-compared.csv"'}
             return HttpResponse(comparing.as_csv(side_by_side), content_type="text/csv; charset=utf-8", headers=headers)

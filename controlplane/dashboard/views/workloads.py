@@ -12,7 +12,7 @@ from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.core.models import Role
 from controlplane.core.undo import keep
-from controlplane.dashboard import figures_load, memoryview, palette, selectors, undo
+from controlplane.dashboard import figures_load, fmt, memoryview, palette, selectors, undo
 from controlplane.dashboard.chart import Chart
 from controlplane.dashboard.forms import ModelUploadForm, SloFormSet, WorkloadForm
 from controlplane.dashboard.memoryform import MemoryForm
@@ -31,6 +31,7 @@ DRAWN = 2000
 def workloads(request: HttpRequest) -> HttpResponse:
     """All workloads with what the plan in force gives them."""
     plan = selectors.current_plan() or selectors.latest_ready_plan()
+    fmt.use_currency(selectors.currency_of(plan))
     context = {
         "page": paginate(request, selectors.workload_list(request.GET)),
         "planned": selectors.verdicts_of(plan),
@@ -46,6 +47,7 @@ def workload(request: HttpRequest, slug: str) -> HttpResponse:
     """One workload: what is asked, how it arrives, what it needs, where it runs."""
     record = get_object_or_404(selectors.workload_list({}), slug=slug)
     plan = selectors.current_plan() or selectors.latest_ready_plan()
+    fmt.use_currency(selectors.currency_of(plan))
     row = selectors.verdicts_of(plan).get(record.name)
     try:
         facts: dict[str, Any] = services.describe_workload(record)

@@ -28,6 +28,8 @@ KEPT_UP = 0.98
 """Share of the offered rate at which requests must leave for it to count as carried."""
 
 TRIES = 16
+WAITING = 0.1
+"""More clients that raise throughput by less than this part of their share (a tenth more by a hundredth) only wait."""
 
 
 @dataclass
@@ -162,27 +164,33 @@ def _largest_rate(search: Search, offline: float, replicas: int) -> LargestLoad:
 def _largest_concurrency(search: Search, replicas: int) -> LargestLoad:
     seats = search.seats or search.instance.resolved.max_num_seqs * search.instance.resolved.dp
     limit = max(1, min(2 * seats, 8192))
-    low, low_result, high = 0, None, limit + 1
+    low, low_result, high, only_waits = 0, None, limit + 1, False
     clients = 1
     while clients <= limit:
         result = search.at_concurrency(clients)
-        gained = low_result is None or result.req_per_s > 1.01 * low_result.req_per_s
-        if search.ratio(result) > 1.0 or not gained:
-            high = clients
+        within = search.ratio(result) <= 1.0
+        if not within or (low_result is not None and result.req_per_s <= 1.01 * low_result.req_per_s):
+            high, only_waits = clients, within
             break
         low, low_result = clients, result
         clients *= 2
     while high - low > max(1, int(0.02 * low)):
         middle = (low + high) // 2
         result = search.at_concurrency(middle)
-        if search.ratio(result) <= 1.0 and (low_result is None or result.req_per_s >= low_result.req_per_s):
+        within = search.ratio(result) <= 1.0
+        if within and (low_result is None or _gained(result, middle, low_result, low)):
             low, low_result = middle, result
         else:
-            high = middle
+            high, only_waits = middle, within
     if low_result is None:
         return _answer(search, replicas, 0.0, None, steep=False)
     found = _answer(search, replicas, low_result.req_per_s, low_result, steep=False)
-    return replace(found, concurrency=low * replicas)
+    return replace(found, concurrency=low * replicas, binding="throughput" if only_waits else found.binding)
+
+
+def _gained(result: SimResult, clients: int, before: SimResult, fewer: int) -> bool:
+    """Whether ``clients`` bring more throughput than ``fewer``, rather than wait."""
+    return result.req_per_s >= before.req_per_s * (1.0 + WAITING * (clients / fewer - 1.0))
 
 
 def _answer(search: Search, replicas: int, rate: float, result: SimResult | None, *, steep: bool) -> LargestLoad:

@@ -22,7 +22,7 @@ from planner.placement.devices import restored, restored_moves, usd_per_hour, wi
 from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Verdict
-from planner.recommend.engineplans import engine_plans, plans_alone
+from planner.recommend.engineplans import cheaper_alone, engine_plans, plans_alone
 from planner.recommend.flips import flip_points
 from planner.recommend.mixes import mix_of
 from planner.recommend.router import router_config
@@ -87,7 +87,7 @@ def make_plan(
         stranded_after=stranded(request.nodes, placement.placements, shapes),
         consolidation=None if tidy is None else restored_moves(tidy, asked),
         moves=placement.moves,
-        notes=_notes(request, found, placement),
+        notes=(*_notes(request, found, placement), *cheaper_alone(by_engine, symbol(request.currency))),
         purchased_nodes=placement.purchased_nodes,
         baselines=placement.baselines,
         rules=rules,

@@ -67,6 +67,7 @@ class WorkloadRow:
     margin: MarginBar | None
     placed: tuple[Placed, ...] = ()
     candidates: tuple[Json, ...] = field(default=(), repr=False)
+    mix: Json | None = field(default=None, repr=False)
 
     @property
     def engine(self) -> str | None:
@@ -109,6 +110,16 @@ class WorkloadRow:
     def hybrid(self) -> bool:
         """Whether both engines serve it."""
         return len({part.engine for part in self.placed}) > 1
+
+    @property
+    def mixed(self) -> Json | None:
+        """The mix that the plan places, predicted as one service; None where one configuration serves it."""
+        return self.mix if self.mix is not None and self.mix["placed"] else None
+
+    @property
+    def bill(self) -> Json:
+        """What has ``usd_per_month`` and ``usd_per_mtok_output``: the mix, else the choice's cost."""
+        return self.mixed or (self.chosen or {}).get("cost") or {}
 
     @property
     def more_nodes(self) -> int:
@@ -200,7 +211,9 @@ class WorkloadRow:
 
     @property
     def usd_chosen(self) -> dict[str, Any] | None:
-        """Cost of the choice."""
+        """Cost of the choice, or of the mix that is placed."""
+        if self.mixed is not None:
+            return usd_per_mtok({"cost": {**self.mixed, "usd_per_mtok_total": None}})
         return usd_per_mtok(self.chosen)
 
     @property

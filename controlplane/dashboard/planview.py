@@ -31,6 +31,7 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
     by_id = {candidate["id"]: candidate for candidate in result.get("candidates", ())}
     verdicts = {verdict["workload"]: verdict for verdict in result.get("verdicts", ())}
     unplaced = {entry["workload"]: entry for entry in result.get("unplaced", ())}
+    mixes = {mix["workload"]: mix for mix in result.get("mixes") or ()}
     nodes: dict[str, Counter[str]] = {}
     replicas: dict[str, dict[str, set[int]]] = {}
     for placement in result.get("placements", ()):
@@ -55,6 +56,7 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
                     Placed(by_id[key], len(numbers)) for key, numbers in replicas.get(name, {}).items() if key in by_id
                 ),
                 candidates=tuple(by_workload.get(name, ())),
+                mix=mixes.get(name),
             )
         )
     return rows
@@ -62,7 +64,7 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
 
 def usd_per_mtok_output(rows: Sequence[WorkloadRow]) -> Decimal | None:
     """Cost of all placed workloads together per million output tokens, at the load carried in a month."""
-    return output_price((row.chosen or {}).get("cost") or {} for row in rows)
+    return output_price(row.bill for row in rows)
 
 
 def monthly_parts(rows: Sequence[WorkloadRow]) -> list[tuple[str, Decimal]]:

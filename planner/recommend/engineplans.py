@@ -66,6 +66,17 @@ def engine_plans(
     return tuple(rows)
 
 
+def cheaper_alone(rows: Sequence[EnginePlan], sign: str) -> tuple[str, ...]:
+    """What to say where one engine alone serves the same for less: no placement weighs a second engine's people."""
+    both = rows[0]
+    return tuple(
+        f"{ENGINE_LABEL[row.engine]} alone would cost {sign}{both.usd_per_month - row.usd_per_month:,.0f} less a "
+        "month: the placement does not weigh the people that a second engine takes."
+        for row in rows[1:]
+        if row.saving is not None and row.usd_per_month < both.usd_per_month
+    )
+
+
 def _row(engine: str, found: PlacementResult, request: PlanRequest, candidates: Sequence[Candidate]) -> EnginePlan:
     return EnginePlan(
         engine=engine,

@@ -28,6 +28,10 @@ def test_a_plan_shows_its_parts(api: APIClient, whole_fleet: dict[str, Any]) -> 
     path = f"{V1}/plans/{whole_fleet['plan'].pk}/"
     plan = api.get(path).json()
     assert plan["summary"]["baselines"]
+    assert [row["engine"] for row in plan["summary"]["engine_plans"]] == ["", "vllm", "tensorrt_llm"]
+    (mix,) = plan["summary"]["mixes"]
+    assert sum(part["share"] for part in mix["parts"]) == 1.0
+    assert {rival["engine"] for rival in mix["rivals"]} == {"vllm", "tensorrt_llm"}
     assert plan["status"]
     candidates = api.get(f"{path}candidates/").json()
     assert candidates

@@ -6,9 +6,11 @@ from decimal import Decimal
 
 from planner.engines.types import EngineName
 from planner.evidence import Evidence, Interval
+from planner.mix_types import Mix, MixFlip, MixPart, MixRival
 from planner.plan_types import (
     Baseline,
     Candidate,
+    EnginePlan,
     FlipPoint,
     Placement,
     PlanResult,
@@ -174,6 +176,47 @@ def _placements(candidates: tuple[Candidate, ...], chosen: tuple[str, ...]) -> t
     return tuple(placed)
 
 
+def hybrid(candidates: tuple[Candidate, ...]) -> Mix:
+    """Both engines for the first workload, on H100: two replicas of TensorRT-LLM, two of vLLM."""
+    parts = []
+    for c, share, weight in zip(candidates[:2], (0.56, 0.44), (10_000, 7_857), strict=True):
+        assert c.settings is not None
+        assert c.performance is not None
+        parts.append(
+            MixPart(
+                c.id, c.settings.engine.value, c.gpu, 2, 2 * c.gpus_per_replica, 2 * c.replica_rate_per_s / 24, share,
+                weight, c.performance, Decimal("2920.00"),
+            )
+        )  # fmt: skip
+    flip = MixFlip("request rate", "req/s", 24.0, 30.0, (0.8, 720.0), "From a request rate of 30 req/s it is cheaper.")
+    rivals = (
+        MixRival(
+            "vllm", ((candidates[1].id, 4),), candidates[1].performance, Decimal("5840.00"), Decimal("1.40"),
+            Interval(0.0, -0.12, 0.1), True, (flip,),
+        ),
+        MixRival("tensorrt_llm", reason="TensorRT-LLM alone does not serve all of it here."),
+    )  # fmt: skip
+    whole = candidates[0].performance
+    assert whole is not None
+    return Mix(
+        "code-completion", False, 1.0, tuple(parts), "latency", 0.41, 0.44, 0.9, whole, Decimal("5840.00"),
+        Decimal("1.40"), (Decimal("1.20"), Decimal("1.70")), rivals, "unsettled",
+        "The cheapest hybrid of both engines, which the plan does not take, is as dear as vLLM alone (−12 to 10 %).",
+    )  # fmt: skip
+
+
+def engine_plans(usd: Decimal) -> tuple[EnginePlan, ...]:
+    """The plan as chosen, all vLLM, and all TensorRT-LLM, which cannot serve the embedding model."""
+    left = Unplaced("embed-search", 2, "no engine can serve it on these GPUs (unsupported)", "Allow another engine.")
+    return (
+        EnginePlan("", "optimal", usd, usd * 730, 0.0, 24, 0, 0.96),
+        EnginePlan(
+            "vllm", "optimal", usd, usd * 795, 0.0, 26, 0, 0.96, saving=Interval(0.08, -0.02, 0.2), too_close=True
+        ),
+        EnginePlan("tensorrt_llm", "feasible", usd, usd * 700, 0.004, 22, 0, 0.8, (left,)),
+    )
+
+
 def plan_result() -> PlanResult:
     """The answer."""
     made = _candidates()
@@ -299,8 +342,10 @@ def plan_result() -> PlanResult:
         notes=("H100 prices are catalogue rental prices; a cost of ownership would be more exact.",),
         baselines=(
             Baseline("Best fit", usd * Decimal("1.12"), 1, 0.97),
-            Baseline("vLLM only", usd * Decimal("1.09"), 0, 1.0),
+            Baseline("First fit decreasing", usd * Decimal("1.09"), 0, 1.0),
         ),
+        engine_plans=engine_plans(usd),
+        mixes=(hybrid(made),),
         rules=(
             RuleOfThumb(
                 "ttft-hopper",

@@ -11,7 +11,7 @@ from planner.economics import OperationsCosts
 from planner.economics.types import CostBreakdown
 from planner.evidence import Interval
 from planner.placement.solver import solve
-from planner.recommend.engineplans import engine_plans, plans_alone
+from planner.recommend.engineplans import cheaper_alone, engine_plans, plans_alone
 
 
 def priced(name: str, share: float, *, engine: str, people: str = "0", spread: float = 0.1):
@@ -72,6 +72,19 @@ def test_a_second_engine_is_paid_for_in_people() -> None:
     assert round(both.usd_per_month) == 2 * 1460 + 2 * 500
     assert round(vllm.usd_per_month) == 3 * 1460 + 500
     assert round(float(vllm.saving.value), 3) == round(1 - 3920 / 4880, 3)
+
+
+def test_one_engine_that_is_cheaper_with_its_people_is_named() -> None:
+    made = [
+        priced("w", 1.0, engine="vllm", people="3000"), priced("v", 0.5, engine="vllm", people="3000"),
+        priced("v", 1.0, engine="tensorrt_llm", people="3000"),
+    ]  # fmt: skip
+    *_, rows = planned(made, [workload("w"), workload("v")], people="3000")
+    assert rows[1].saving.value < 0
+    (words,) = cheaper_alone(rows, "$")
+    assert words.startswith("vLLM alone would cost $1,540 less a month")
+    *_, rows = planned(made, [workload("w"), workload("v")], people="0")
+    assert cheaper_alone(rows, "$") == ()
 
 
 def test_what_one_engine_cannot_serve_is_named_with_its_reason() -> None:

@@ -19,6 +19,7 @@ from controlplane.dashboard import (
     figures_verdict,
     fmt,
     fragmentview,
+    mixview,
     plancompare,
     planrow,
     planview,
@@ -29,8 +30,8 @@ from controlplane.dashboard.forms import ScenarioForm
 from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.deployments import settling
-from controlplane.planning import curves as drawing
 from controlplane.jobs.models import Job
+from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
@@ -117,8 +118,11 @@ def _result_context(record: Plan) -> dict[str, Any]:
     request, result = record.request or {}, record.result or {}
     rows = planview.workload_rows(request, result)
     url = reverse("dashboard:plan_node", args=[record.pk, "x"]).removesuffix("x/")
+    engine_lines = mixview.engine_lines(result)
     return {
         "rows": rows,
+        "engine_lines": engine_lines,
+        "most_usd": mixview.most_usd(engine_lines),
         "result": result,
         "map": planview.placement_map(request, result, url),
         "usd_per_mtok": planview.usd_per_mtok_output(rows),
@@ -160,6 +164,7 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "usd_axis": planview.usd_axis(ranked),
         "left_out": planview.left_out(row),
         "side_by_side": plancompare.side_by_side(row),
+        "card": mixview.mix_card(row),
         "flip_charts": planview.flip_charts(row),
         "tornado_chart": planview.tornado_chart(row),
         "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),

@@ -34,6 +34,6 @@ def test_h19_throughput_does_not_explode_when_the_pool_is_short() -> None:
 
     crowded, fitting, roomy = run(small, 1024), run(small, 64), run(whole, 1024)
     assert crowded.preemptions > 0
-    # A full pool runs about as many requests as fit; those put back are computed twice.
+    # A full pool runs about as many requests as fit; those put back compute again what others were given.
     assert crowded.output_tok_per_s < 1.35 * fitting.output_tok_per_s
     assert crowded.output_tok_per_s < roomy.output_tok_per_s

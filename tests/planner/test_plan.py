@@ -119,7 +119,7 @@ def test_break_even_against_the_api_is_in_bill_and_words(planned) -> None:
     share = chosen.cost.break_even_utilisation
     capacity = chosen.replica_rate_per_s * chosen.replicas * 3600 / 1e6 * (1024 * 0.05 + 256 * 0.20)
     price = 1.0 if chosen.gpu == L40S else 2.0
-    assert float(share) == pytest.approx(price * chosen.gpus / capacity, rel=0.001)
+    assert float(share) == pytest.approx(price * chosen.gpus / chosen.sharers / capacity, rel=0.001)
     reasons = next(v for v in plan.verdicts if v.workload == "chat").reasons
     assert any("reak-even" in reason for reason in reasons)
     assert all(c.cost.break_even_utilisation is None for c in plan.candidates if c.cost and c.workload == "night")

@@ -5,7 +5,7 @@ counts of each configuration in ``.github/configs/nvidia-master.yaml``, and ``pe
 configurations ran when:
 
 - until 2025-11-03 the script itself chose expert parallelism and attention DP from the shape and the clients, and the
-  rows state neither;
+  rows state neither; nor do they state the image, 1.1.0rc2.post2;
 - until 2026-01-21 a step held one prompt and the decodes (``max_num_tokens`` = clients + prompt + 64, in whole 64s),
   then at least 8192 tokens; with multi-token prediction it always holds one prompt;
 - multi-token prediction ran on 2026-01-14, alone, and in every run of the image 1.2.0rc6.post3 (the other scripts used
@@ -29,7 +29,7 @@ from typing import Any
 _CHOSEN_BY_YAML = "2025-11-03"
 _ROOM_FOR_PROMPTS = "2026-01-22"
 _FIRST_DRAFTS = "2026-01-14"
-_SECOND_VERSION = "1.2.0rc6"
+_FIRST_VERSION, _SECOND_VERSION = "1.1.0rc2", "1.2.0rc6"
 _DRAFT_IMAGE = "1.2.0rc6.post3"
 _ACCEPTANCE = {1: 0.82, 3: 0.73}
 
@@ -68,6 +68,7 @@ def settings(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     """Fields of the estimate contract for one DeepSeek row of TensorRT-LLM."""
     run = _run(row, int(load["concurrency"]))
     found: dict[str, Any] = {
+        "engine_version": _SECOND_VERSION if run.second else _FIRST_VERSION,
         "kv_cache_dtype": "fp8",
         "free_gpu_memory_fraction": _memory_share(run),
         "max_cudagraph_capture_size": _largest_graph(run),

@@ -87,14 +87,15 @@ def source_for(gpu: GpuSpec, engine: EngineName, fabric: Fabric = _USUAL) -> Ope
     return roofline if database is None else SiliconSource(database, roofline)
 
 
-def launch_ms(graph: RankGraph, resolved: ResolvedSettings) -> float:
-    """Time in which the host launches one forward pass kernel by kernel."""
-    each = launch_time(resolved)
+def launch_ms(graph: RankGraph, resolved: ResolvedSettings, gpu: GpuSpec) -> float:
+    """Time in which the host launches one forward pass kernel by kernel; each draft is one more layer."""
+    each = launch_time(resolved, gpu)
     experts = [op for op in graph.tokens if isinstance(op, MoeOp)]
     narrow = sum(op.count for op in experts if op.weight.compute in ("fp8", "fp4"))
     latent = sum(op.count for op in graph.mixers if isinstance(op, MlaOp))
     layers = each.layer_ms * graph.layers + each.latent_ms * latent
-    return layers + each.experts_ms * sum(op.count for op in experts) + each.narrow_experts_ms * narrow
+    layers += each.experts_ms * sum(op.count for op in experts) + each.narrow_experts_ms * narrow
+    return layers * (1.0 + resolved.speculative_tokens / graph.layers)
 
 
 _SPEED_SETTINGS = (
@@ -145,7 +146,7 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph, gp
         pp=resolved.pp,
         host_ms=beside.step_ms,
         host_ms_per_sequence=beside.step_ms_per_sequence,
-        launch_ms=launch_ms(graph, resolved),
+        launch_ms=launch_ms(graph, resolved, gpu),
         mixed_rows=mixed_rows(resolved, gpu) if all(isinstance(op, AttentionOp) for op in graph.mixers) else 0.0,
         experts_ms=sampled.experts_ms if resolved.dp > 1 else np.zeros(0),
     )

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2
 
+from planner.catalog.types import GpuSpec
+from planner.engines.gpu_traits import is_sm90
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.steptime.types import FrontEnd
 
@@ -62,6 +64,12 @@ _NO_FLOOR = HostFloor(step_ms=0.0, step_ms_per_sequence=0.0)
 # B200 132 ms at 61 layers where the kernels take 35, and no such wait where the launch script turns its piecewise
 # graphs on.
 _LAUNCH = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=0.35, latent_ms=0.45)
+# TensorRT-LLM 1.1.0rc2, DeepSeek-R1 (public rows with one prompt of 1024 tokens a step, alike at 4 to 128 clients): 77
+# ms in FP4 with its own experts' kernel on B200, 132 in FP8 with DeepGEMM there, 190 in FP8 on H200, whose kernels take
+# 60; no later version is there on Hopper.
+_TRT_1_1_OWN_KERNEL = LaunchTime(layer_ms=0.57, experts_ms=0.25, narrow_experts_ms=0.0, latent_ms=0.45)
+_TRT_1_1 = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=0.55, latent_ms=0.45)
+_TRT_HOPPER = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=1.55, latent_ms=0.45)
 _NO_LAUNCH = LaunchTime(layer_ms=0.0, experts_ms=0.0, narrow_experts_ms=0.0, latent_ms=0.0)
 
 # TensorRT-LLM 1.0 over pipeline stages has no overlap scheduler: Llama-3.3-70B in FP4 on 2, 4 and 8 RTX PRO 6000 takes
@@ -128,14 +136,19 @@ def host_floor(resolved: ResolvedSettings) -> HostFloor:
     return _TRT_FLOOR if version_tuple(resolved.version)[:2] == (1, 0) else _NO_FLOOR
 
 
-def launch_time(resolved: ResolvedSettings) -> LaunchTime:
+def launch_time(resolved: ResolvedSettings, gpu: GpuSpec) -> LaunchTime:
     """Launch time of a layer outside graphs. An engine built ahead (TensorRT back end, vLLM before V1 was another
     program) was not measured; TensorRT-LLM's piecewise graphs hold every step up to its token limit.
     """
-    if resolved.engine is EngineName.TENSORRT_LLM:
-        launches = resolved.trt_backend == "pytorch" and not resolved.piecewise_cuda_graphs
-        return _LAUNCH if launches else _NO_LAUNCH
-    return _LAUNCH if version_tuple(resolved.version) >= (0, 8) else _NO_LAUNCH
+    if resolved.engine is EngineName.VLLM:
+        return _LAUNCH if version_tuple(resolved.version) >= (0, 8) else _NO_LAUNCH
+    if resolved.trt_backend != "pytorch" or resolved.piecewise_cuda_graphs:
+        return _NO_LAUNCH
+    if is_sm90(gpu):
+        return _TRT_HOPPER
+    if version_tuple(resolved.version) >= (1, 2):
+        return _LAUNCH
+    return _TRT_1_1_OWN_KERNEL if (resolved.moe_backend or "").upper() == "TRTLLM" else _TRT_1_1
 
 
 def rank_time(resolved: ResolvedSettings) -> HostTime:

@@ -55,6 +55,7 @@ def test_the_first_scripts_chose_the_shape_themselves() -> None:
     first = {"date": "2025-11-02", "engine_version": "", "ep": "1"}
     low, middle, high = (settings(clients, **first) for clients in (8, 64, 256))
     assert (low["tp"], low["ep"], low["dp"]) == (8, 1, 1)
+    assert low["engine_version"] == "1.1.0rc2"
     assert (middle["tp"], middle["ep"], middle["dp"]) == (8, 8, 1)
     assert (high["tp"], high["ep"], high["dp"]) == (1, 8, 8)
     hopper = settings(64, **first, gpu="H200-SXM-141GB", precision="fp8", isl="8192")

@@ -336,6 +336,27 @@ def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:
     assert dense.mixed_ms(256, 0, 1.0) < 10.0  # a captured size
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "precision", "kernel", "expected_ms"),
+    [
+        ("B200-SXM-180GB", "1.1.0rc2", "fp4", "TRTLLM", 77.0),
+        ("B200-SXM-180GB", "1.1.0rc2", "as-config", "DEEPGEMM", 132.0),
+        ("H200-SXM-141GB", "1.1.0rc2", "as-config", "CUTLASS", 190.0),
+        ("B200-SXM-180GB", "1.2.0rc6", "fp4", "TRTLLM", 132.0),
+    ],
+)
+def test_launches_of_a_prompt_by_version(
+    gpu: str, version: str, precision: str, kernel: str, expected_ms: float
+) -> None:
+    """DeepSeek-R1 on 8 GPUs, public rows: a prompt of 1024 tokens outlasts its kernels by these launches."""
+    model = "deepseek-ai/DeepSeek-R1"
+    options = {"tp": 8, "ep": 8, "version": version, "precision": precision, "moe_backend": kernel}
+    found = step(model, gpu, "tensorrt_llm", **options)
+    assert found.mixed_ms(1024, 0, 1.0) == pytest.approx(expected_ms, rel=0.1)
+    drafting = step(model, gpu, "tensorrt_llm", speculative_tokens=3, **options)
+    assert drafting.tables.launch_ms == pytest.approx(found.tables.launch_ms * 64 / 61)
+
+
 def test_bands_are_made_of_the_residuals_of_like_runs() -> None:
     assert step("Qwen/Qwen3-8B", H200).engine == "vllm"
     assert step("Qwen/Qwen3-8B", H200, version="0.24.0").engine == "vllm, as measured"

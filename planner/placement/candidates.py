@@ -121,7 +121,8 @@ def _of_precision(context: _Context, engine: EngineName, precision: str) -> list
         spans_nodes = all(settings.gpus > node.gpus for node in context.nodes)
         if spans_nodes and any(candidate.status == "ok" for candidate in found):
             continue  # an instance over several nodes is for what one node cannot hold
-        candidate = _candidate(context, settings)
+        known = [c.replica_rate_per_s / c.gpus_per_replica for c in found if c.status == "ok" and c.sharers == 1]
+        candidate = _candidate(context, settings, near=known[-1] * settings.gpus if known else 0.0)
         if candidate.status == "unsupported":
             if candidate.reasons in refused:
                 continue
@@ -143,7 +144,8 @@ def _shared(context: _Context, settings: EngineSettings, whole: Candidate) -> li
             made = on_share(_instance(context, asked), context.gpu, sharers)
             if not made.memory.fits:
                 break
-            sized = size(made, context.workload, context.outputs, context.request.seed)
+            near = whole.replica_rate_per_s / sharers
+            sized = size(made, context.workload, context.outputs, context.request.seed, near)
         except PlannerError:
             break
         if sized.share < 1:
@@ -178,7 +180,7 @@ def _without_repeats(found: list[Candidate]) -> list[Candidate]:
     return [c for c in found if c not in short or c is largest]
 
 
-def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
+def _candidate(context: _Context, settings: EngineSettings, near: float) -> Candidate:
     workload = context.workload
     blank = Candidate(
         id=candidate_id(workload.name, context.gpu.name, settings),
@@ -197,7 +199,7 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
         if not made.memory.fits:
             reasons = made.memory.reasons or ("It does not fit into the memory of the GPU.",)
             return replace(blank, status="infeasible", reasons=reasons, settings=made.resolved, memory=made.memory)
-        made, sized, settings, tuned = _tuned(context, settings, made)
+        made, sized, settings, tuned = _tuned(context, settings, made, near)
     except UnsupportedError as error:
         return replace(blank, status="no_data", reasons=(str(error),))
     except PlannerError as error:
@@ -225,11 +227,11 @@ def _instance(context: _Context, settings: EngineSettings) -> Instance:
 
 
 def _tuned(
-    context: _Context, settings: EngineSettings, start: Instance
+    context: _Context, settings: EngineSettings, start: Instance, near: float
 ) -> tuple[Instance, Size, EngineSettings, tuple[str, ...]]:
     """The variant of ``settings`` that carries most within the SLO; the defaults unless a knob gains 2 % or more."""
     workload, seed = context.workload, context.request.seed
-    best, best_size, chosen = start, size(start, workload, context.outputs, seed), settings
+    best, best_size, chosen = start, size(start, workload, context.outputs, seed, near), settings
     if not context.generates:
         return best, best_size, settings, ()
     for variant in variants(settings, offline=workload.load.kind == "offline"):
@@ -242,7 +244,7 @@ def _tuned(
             wanted = best_size.largest_per_s * TUNING_GAIN
             if workload.load.kind == "open" and wanted and not carries(trial, workload, context.outputs, seed, wanted):
                 continue
-            trial_size = size(trial, workload, context.outputs, seed)
+            trial_size = size(trial, workload, context.outputs, seed, wanted)
         except PlannerError:
             continue
         if trial_size.share > best_size.share * TUNING_GAIN:

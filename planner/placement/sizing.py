@@ -69,8 +69,11 @@ def demand_per_s(workload: PlanWorkload) -> float | None:
     return load.rate_per_s
 
 
-def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int) -> Size:
-    """Largest load of one instance; ``share`` 0 when even a light load breaks the SLO. Raises as the simulator does."""
+def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, near: float = 0.0) -> Size:
+    """Largest load of one instance; ``share`` 0 when even a light load breaks the SLO. Raises as the simulator does.
+
+    ``near`` requests/s that it may carry, 0 where nothing is known: a search for sessions begins there.
+    """
     load = workload.load
     if load.kind == "offline":
         load = replace(load, requests=min(load.requests or SIMULATED_REQUESTS, SIMULATED_REQUESTS))
@@ -86,6 +89,7 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
         outputs,
         slo=workload.slo,
         seed=seed,
+        near=near,
     )
     return planned(largest, workload)
 

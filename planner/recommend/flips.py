@@ -7,30 +7,25 @@ Lengths and adapters change what a replica carries: the best candidates of both 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from planner.catalog import get_model
-from planner.engines.disaggregation import refusals
-from planner.errors import PlannerError
-from planner.placement.candidates import gpu_of_nodes
-from planner.placement.disaggregation import deployed
-from planner.placement.pools import unit_size
-from planner.placement.sharing import on_share
-from planner.placement.sizing import demand_per_s, instance, size
+from planner.placement.sizing import demand_per_s
 from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
+from planner.recommend.resizing import Rates, adapted, cheapest_of_each, rates_of, redeployed, resized
 from planner.recommend.verdict import engine_of
-from planner.serving.disaggregated import Disaggregated
-from planner.serving.instance import Instance
-from planner.serving.types import Lengths, Load
+from planner.serving.types import Lengths
 from planner.words import ENGINE_LABEL, article, figure
 
 GRID = 81
 FINE_STEPS = 24
 CURVE_POINTS = 16
-SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
+LENGTH_FACTORS = (0.125, 0.35, 0.7, 1.0, 1.41, 2.83, 8.0)
+ADAPTERS = (0.0, 4.0, 16.0, 32.0)
 WAITING, OF_LARGEST = "waiting users", "of their largest load"
 """Units of the parameters that suppose another way of asking or running; they come after the others that flip."""
 EQUAL = 1e-9  # costs closer than this share are equal
@@ -199,14 +194,15 @@ def _concurrency(
     rate = demand_per_s(workload)
     if workload.load.kind != "open" or rate is None or get_model(workload.model).task != "generate":
         return []
-    top = [candidate for candidate in _top(usable, workload, request) if candidate.disagg is None]
+    top = [candidate for candidate in cheapest_of_each(usable, workload, request) if candidate.disagg is None]
     waits = [c.performance.e2e_ms.mean / 1000 for c in top if c.performance and c.performance.e2e_ms]
     if not waits:
         return []
-    users = max(1.0, float(round(rate * waits[0])))
-    asked = replace(workload, load=Load("closed", concurrency=int(users), prefix_hit=workload.load.prefix_hit))
-    instances = {candidate.id: _deployed(asked, candidate, request) for candidate in top}
-    sized = _resized(top, instances, asked, request)
+    users = max(1.0, float(round(rate * (waits[0] + workload.load.think_s))))
+    kept = replace(workload.load, arrival="poisson", rate_per_s=0.0, times_s=(), requests=None)
+    asked = replace(workload, load=replace(kept, kind="closed", concurrency=int(users)))
+    instances = {candidate.id: redeployed(asked, candidate, request) for candidate in top}
+    sized = resized(top, instances, asked, request)
     if len({engine_of(candidate) for candidate in sized}) < 2:
         return []
     sweep = _Sweep("concurrency", WAITING, users, max(1.0, users / 30), users * 30, partial(load_change, users))
@@ -216,57 +212,73 @@ def _concurrency(
 def _simulated(
     workload: PlanWorkload, usable: Sequence[Candidate], request: PlanRequest, winner: str | None
 ) -> list[FlipPoint]:
-    top = _top(usable, workload, request)
-    instances = {candidate.id: _deployed(workload, candidate, request) for candidate in top}
+    top = cheapest_of_each(usable, workload, request)
+    instances = {candidate.id: redeployed(workload, candidate, request) for candidate in top}
     found = []
     generates = get_model(workload.model).task == "generate"
-    factors = (0.125, 0.35, 0.7, 1.0, 1.41, 2.83, 8.0)
     for name, field in (("input length", "input_tokens"), ("output length", "output_tokens")):
         if field == "output_tokens" and not generates:
             continue
         today = getattr(workload, field).expected
-        values = [today * factor for factor in factors]
 
-        def at_length(value: float, field: str = field, today: float = today) -> list[Candidate]:
+        def at_length(value: float, near: Rates, field: str = field, today: float = today) -> list[Candidate]:
             lengths = scaled(getattr(workload, field), value / today)
-            if field == "input_tokens":
-                return _resized(top, instances, replace(workload, input_tokens=lengths), request)
-            return _resized(top, instances, replace(workload, output_tokens=lengths), request)
+            changes: dict[str, Any] = {field: lengths}
+            return resized(top, instances, replace(workload, **changes), request, near)
 
-        found.append(_stepwise(name, "tokens", today, values, at_length, workload, request, winner))
+        values = [today * factor for factor in LENGTH_FACTORS]
+        steps = _Steps(name, "tokens", today, values, at_length, top, inverse=True)
+        found.append(_stepwise(steps, workload, request, winner))
     if generates:
 
-        def with_adapters(value: float) -> list[Candidate]:
-            changed = {}
-            for candidate in top:
-                changed[candidate.id] = _with_adapters(
-                    instances[candidate.id], round(value), candidate, workload, request
-                )
-            return _resized(top, changed, workload, request)
+        def with_adapters(value: float, near: Rates) -> list[Candidate]:
+            changed = {
+                candidate.id: adapted(instances[candidate.id], round(value), candidate, workload, request)
+                for candidate in top
+            }
+            return resized(top, changed, workload, request, near)
 
-        counts = [0.0, 4.0, 16.0, 32.0]
-        start = float(min(workload.adapters, 32))
-        found.append(
-            _stepwise("number of adapters in a batch", "", start, counts, with_adapters, workload, request, winner)
-        )
+        start = float(min(workload.adapters, ADAPTERS[-1]))
+        as_is = top if start == workload.adapters else []
+        steps = _Steps("number of adapters in a batch", "", start, list(ADAPTERS), with_adapters, as_is)
+        found.append(_stepwise(steps, workload, request, winner))
     return found
 
 
-def _stepwise(
-    name: str,
-    unit: str,
-    current: float,
-    values: list[float],
-    candidates_at: Callable[[float], list[Candidate]],
-    workload: PlanWorkload,
-    request: PlanRequest,
-    winner: str | None,
-) -> FlipPoint:
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A parameter whose values must be simulated: ``at`` gives the candidates at a value, and takes the requests/s
+    that each may carry there; ``as_is`` those of today's value, empty where they must be simulated too; ``inverse``:
+    what is carried falls as the value grows.
+    """
+
+    parameter: str
+    unit: str
+    current: float
+    values: list[float]
+    at: Callable[[float, Rates], list[Candidate]]
+    as_is: Sequence[Candidate]
+    inverse: bool = False
+
+
+def _stepwise(steps: _Steps, workload: PlanWorkload, request: PlanRequest, winner: str | None) -> FlipPoint:
     """Search on a few simulated points, refined between the two that differ."""
+    name, unit, current, values = steps.parameter, steps.unit, steps.current, steps.values
     seen: dict[float, CurveAt] = {}
+    carried: dict[float, Rates] = {}
+    if steps.as_is:
+        carried[current] = rates_of(steps.as_is)
+
+    def near(value: float) -> Rates:
+        if not carried:
+            return {}
+        known = min(carried, key=lambda each: abs(math.log((1.0 + value) / (1.0 + each))))
+        times = known / value if steps.inverse else 1.0
+        return {candidate: rate * times for candidate, rate in carried[known].items()}
 
     def wins(value: float) -> str | None:
-        found = candidates_at(value)
+        found = list(steps.as_is) if steps.as_is and value == current else steps.at(value, near(value))
+        carried[value] = rates_of(found)
         seen[value] = _curve_at(value, found, workload, request, Change())
         return _winner(found, workload, request, Change())
 
@@ -296,68 +308,6 @@ def _stepwise(
             wins(value)
     found = _point(name, unit, current, nearest, (min(values), max(values)), winner)
     return replace(found, curve=tuple(seen[value] for value in sorted(seen)))
-
-
-def _top(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest) -> list[Candidate]:
-    found = []
-    for engine in ENGINE_LABEL:
-        own = [c for c in usable if engine_of(c) == engine]
-        for _ in range(min(SIMULATED_CANDIDATES, len(own))):
-            best = best_of(own, workload, request, Change())
-            if best is not None:
-                found.append(best[1])
-                own.remove(best[1])
-    return found
-
-
-def _deployed(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance | Disaggregated:
-    return deployed(candidate, get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes), request)
-
-
-def _with_adapters(
-    made: Instance | Disaggregated, count: int, candidate: Candidate, workload: PlanWorkload, request: PlanRequest
-) -> Instance | Disaggregated | None:
-    """``made`` with ``count`` adapters in a batch; None where pools cannot serve adapters."""
-    gpu = gpu_of_nodes(candidate.gpu, request.nodes)
-
-    def changed(one: Instance) -> Instance:
-        resolved = replace(one.resolved, max_loras=count, max_lora_rank=workload.adapter_rank)
-        return on_share(instance(one.model, gpu, resolved, request), gpu, candidate.sharers)
-
-    if isinstance(made, Instance):
-        return changed(made)
-    unit = replace(made, prefill=changed(made.prefill), decode=changed(made.decode))
-    refused = refusals(unit.decode.model, gpu, unit.prefill.resolved, unit.decode.resolved)
-    return None if refused else unit
-
-
-def _resized(
-    top: Sequence[Candidate],
-    instances: Mapping[str, Instance | Disaggregated | None],
-    workload: PlanWorkload,
-    request: PlanRequest,
-) -> list[Candidate]:
-    """The candidates with what they carry of the changed workload; those that no longer fit are left out."""
-    found = []
-    outputs = workload.output_tokens
-    if get_model(workload.model).task != "generate":
-        outputs = Lengths("fixed", value=1)
-    for candidate in top:
-        made = instances[candidate.id]
-        if made is None:
-            continue
-        try:
-            if isinstance(made, Disaggregated):
-                sized = unit_size(made, workload, request.seed)
-            elif made.memory.fits:
-                sized = size(made, workload, outputs, request.seed)
-            else:
-                continue
-        except PlannerError:
-            continue
-        if sized.share > 0:
-            found.append(replace(candidate, replica_share=sized.share, replica_rate_per_s=sized.rate_per_s))
-    return found
 
 
 def scaled(lengths: Lengths, factor: float) -> Lengths:

@@ -21,8 +21,12 @@ CLOSED_ROUNDS = 6
 TOLERANCE = 0.01
 PROBE = 1.03
 STEEP = 1.10
-BEYOND, BEYOND_SESSIONS = 1.1, 1.6
+BEYOND = 1.1
 """By how much a rate above the offline throughput is raised at a time."""
+
+STEPS_UP = ((0.3, 2.5), (0.7, 1.5), (1.0, 1.15))
+STEPS_DOWN = ((1.5, 0.87), (3.0, 0.75), (10.0, 0.5), (math.inf, 0.35))
+"""Sessions: up to this share of the SLO's limits that a rate takes, the next one is so many times as high."""
 
 KEPT_UP = 0.98
 """Share of the offered rate at which requests must leave for it to count as carried."""
@@ -37,7 +41,8 @@ class Search:
     """Simulates one instance at a load and remembers how often it did.
 
     ``simulated`` runs something else that serves (pools for prefill and decode); bands and seats are then those of
-    ``instance`` and ``seats``.
+    ``instance`` and ``seats``. ``near`` requests/s where a search for sessions begins, 0 where nothing is known: it
+    saves simulations, and the answer is the same within ``TOLERANCE``.
     """
 
     instance: Instance
@@ -48,6 +53,7 @@ class Search:
     seed: int
     simulated: Callable[[Load], SimResult] | None = None
     seats: int = 0
+    near: float = 0.0
     runs: int = 0
 
     def at_rate(self, rate: float) -> SimResult:
@@ -107,13 +113,15 @@ def largest_load(
     slo: Sequence[SloTarget] = (),
     seed: int = 0,
     replicas: int = 1,
+    near: float = 0.0,
 ) -> LargestLoad:
     """The largest load of the kind of ``load`` within ``slo``, for ``replicas`` equal instances.
 
-    Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare). Closed:
-    on the number of clients. Offline: the throughput with everything queued. Raises what ``simulate`` raises.
+    Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare), for
+    sessions from ``near`` on where it is given. Closed: on the number of clients. Offline: the throughput with
+    everything queued. Raises what ``simulate`` raises.
     """
-    return largest_of(Search(instance, load, input_tokens, output_tokens, slo, seed), replicas)
+    return largest_of(Search(instance, load, input_tokens, output_tokens, slo, seed, near=near), replicas)
 
 
 def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
@@ -124,38 +132,51 @@ def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
     """
     if search.load.kind == "closed":
         return _largest_concurrency(search, replicas)
+    if search.near > 0 and search.load.turns is not None:
+        return _largest_rate(search, search.near, search.near, replicas)
     top = search.offline()
     if search.load.kind == "offline":
         return _answer(search, replicas, top.req_per_s, top, steep=False)
-    return _largest_rate(search, top.req_per_s, replicas)
+    return _largest_rate(search, 0.9 * top.req_per_s, top.req_per_s, replicas)
 
 
-def _higher(search: Search, rate: float, offline: float) -> float:
+def _higher(search: Search, rate: float, ratio: float, offline: float) -> float:
     """The rate to try after ``rate`` was carried and nothing is known to be too much."""
-    if rate < offline:
-        return offline
-    return rate * (BEYOND if search.load.turns is None else BEYOND_SESSIONS)
+    if search.load.turns is not None:
+        taken = ratio if search.slo else STEPS_UP[1][0]  # without limits nothing tells how far it is
+        return rate * next(step for most, step in STEPS_UP if taken <= most)
+    return offline if rate < offline else rate * BEYOND
 
 
-def _largest_rate(search: Search, offline: float, replicas: int) -> LargestLoad:
-    low, low_result, high = 0.0, None, math.inf
-    rate = 0.9 * offline
+def _lower(search: Search, rate: float, ratio: float) -> float:
+    """The rate to try after ``rate`` was too much and nothing is known to be carried."""
+    if search.load.turns is not None:
+        return rate * next(step for most, step in STEPS_DOWN if ratio <= most)
+    return rate * (0.5 if ratio < 1.5 else 0.4)
+
+
+def _largest_rate(search: Search, first: float, offline: float, replicas: int) -> LargestLoad:
+    low, low_result, high, too_much = 0.0, None, math.inf, 0.0
+    rate = first
     for _ in range(TRIES):
         result = search.at_rate(rate)
+        ratio = search.ratio(result)
         if search.carried(result, rate, offline):
             low, low_result = rate, result
         else:
-            high = rate
+            high, too_much = rate, ratio
         if high < math.inf and (high - low <= TOLERANCE * high or high < 1e-4 * offline):
             break
         if high == math.inf:
-            rate = _higher(search, rate, offline)
+            rate = _higher(search, rate, ratio, offline)
         else:
-            rate = 0.5 * (low + high) if low > 0 or search.ratio(result) < 1.5 else 0.4 * high
+            rate = 0.5 * (low + high) if low > 0 else _lower(search, high, ratio)
     if low_result is None:
         return _answer(search, replicas, 0.0, None, steep=False)
-    beyond = search.ratio(search.at_rate(PROBE * low))
     here = search.ratio(low_result)
+    beyond = too_much if search.load.turns is not None else 0.0  # sessions: often all that a little more would tell
+    if beyond <= max(STEEP * here, 1.0) or high > PROBE * low:
+        beyond = search.ratio(search.at_rate(PROBE * low))
     full = search.load.turns is None and low >= 0.97 * offline
     steep = full or (beyond > STEEP * max(here, 1e-9) and beyond > 1.0)
     return _answer(search, replicas, low, low_result, steep=steep)
@@ -251,13 +272,13 @@ def load_sensitivity(
 
 
 def _ceiling(search: Search) -> float:
-    """Requests/s that no open load exceeds within the SLO."""
+    """Requests/s that no open load exceeds; ``search`` without an SLO."""
     offline = search.offline().req_per_s
     rate = offline
     for _ in range(TRIES):
         if not search.carried(search.at_rate(rate), rate, offline):
             break
-        rate = _higher(search, rate, offline)
+        rate = _higher(search, rate, 0.0, offline)
     return rate
 
 

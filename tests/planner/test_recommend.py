@@ -15,7 +15,7 @@ from planner.placement.candidates import candidates
 from planner.plan_types import EnginePlan, Placement
 from planner.recommend import verdict
 from planner.recommend.costing import Change, best_of, usd_per_hour
-from planner.recommend.flips import _search, _sweeps, flip_points, scaled
+from planner.recommend.flips import _search, _sweeps, engine_costs, flip_points, scaled
 from planner.recommend.rules import _hybrid, _ttft
 from planner.recommend.tornado import tornado
 from planner.recommend.verdict import margin_of
@@ -209,6 +209,20 @@ def test_users_who_wait_are_searched_beside_the_rate() -> None:
     costs = [at.vllm_usd_per_hour for at in users.curve]
     assert costs == sorted(costs)
     assert costs[-1] > costs[0]
+
+
+def test_users_of_sessions_keep_their_turns_and_pauses() -> None:
+    sessions = Load("open", rate_per_s=4.0, turns=Lengths("fixed", value=4), think_s=10.0, shared_tokens=200)
+    work = workload("w", load=sessions)
+    asked = request([node("a", gpu=H100, gpus=2)], [work])
+    found = candidates(work, asked)
+    points = {point.parameter: point for point in flip_points(work, found, asked)}
+    waits = min(c.performance.e2e_ms.mean for c in found if c.performance) / 1000
+    assert points["concurrency"].current >= round(4.0 * (waits + 10.0)) - 1  # Little's law, pauses included
+    today = engine_costs([c for c in found if c.status == "ok"], work, asked, Change())
+    for name in ("input length", "output length", "number of adapters in a batch"):
+        here = next(at for at in points[name].curve if at.value == points[name].current)
+        assert (here.vllm_usd_per_hour, here.tensorrt_llm_usd_per_hour) == (today["vllm"], today["tensorrt_llm"])
 
 
 def test_revisions_flip_where_operations_eat_the_saving() -> None:

@@ -314,6 +314,20 @@ def test_a_curve_of_sessions_reaches_past_its_knee() -> None:
     assert curve[-1].performance.saturated
 
 
+@pytest.mark.parametrize("times", [0.2, 0.9, 1.0, 1.1, 5.0])
+def test_where_a_search_for_sessions_begins_does_not_decide_where_it_ends(times: float) -> None:
+    load = Load("open", rate_per_s=1, turns=uniform(2, 8), think_s=5, shared_tokens=500)
+    slo = (SloTarget("ttft", "p90", 500.0), SloTarget("tpot", "mean", 40.0))
+    anywhere = largest_load(INSTANCE, load, *CHAT, slo=slo)
+    near = times * anywhere.rate_per_s
+    found = largest_load(INSTANCE, load, *CHAT, slo=slo, near=near)
+    assert found.rate_per_s == pytest.approx(anywhere.rate_per_s, rel=0.03)
+    assert found.near_saturation == anywhere.near_saturation
+    assert found.rate_per_s == largest_load(INSTANCE, load, *CHAT, slo=slo, near=near).rate_per_s
+    if 0.9 <= times <= 1.1:
+        assert found.simulations < anywhere.simulations
+
+
 def test_turns_that_come_after_the_measured_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load("open", rate_per_s=6.0, turns=uniform(2, 14), think_s=20.0, shared_tokens=200)
     cut, short = drawn(load), simulate(INSTANCE, load, *CHAT)

@@ -1,0 +1,100 @@
+"""The cheapest candidates of both engines, sized again for a workload that differs in lengths, adapters or users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from planner.catalog import get_model
+from planner.engines.disaggregation import refusals
+from planner.errors import PlannerError
+from planner.placement.candidates import gpu_of_nodes
+from planner.placement.disaggregation import deployed
+from planner.placement.pools import unit_size
+from planner.placement.sharing import on_share
+from planner.placement.sizing import instance, size
+from planner.plan_types import Candidate, PlanRequest, PlanWorkload
+from planner.recommend.costing import Change, best_of
+from planner.recommend.verdict import engine_of
+from planner.serving.disaggregated import Disaggregated
+from planner.serving.instance import Instance
+from planner.serving.types import Lengths
+from planner.words import ENGINE_LABEL
+
+SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
+
+Rates = Mapping[str, float]
+"""Requests/s that a replica carries, by candidate."""
+
+
+def rates_of(candidates: Sequence[Candidate]) -> dict[str, float]:
+    """What a replica of each candidate carries."""
+    return {candidate.id: candidate.replica_rate_per_s for candidate in candidates}
+
+
+def cheapest_of_each(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest) -> list[Candidate]:
+    """The cheapest candidates of each engine, those to simulate again."""
+    found = []
+    for engine in ENGINE_LABEL:
+        own = [c for c in usable if engine_of(c) == engine]
+        for _ in range(min(SIMULATED_CANDIDATES, len(own))):
+            best = best_of(own, workload, request, Change())
+            if best is not None:
+                found.append(best[1])
+                own.remove(best[1])
+    return found
+
+
+def redeployed(workload: PlanWorkload, candidate: Candidate, request: PlanRequest) -> Instance | Disaggregated:
+    """What a replica of ``candidate`` runs, made again."""
+    return deployed(candidate, get_model(workload.model), gpu_of_nodes(candidate.gpu, request.nodes), request)
+
+
+def adapted(
+    made: Instance | Disaggregated, count: int, candidate: Candidate, workload: PlanWorkload, request: PlanRequest
+) -> Instance | Disaggregated | None:
+    """``made`` with ``count`` adapters in a batch; None where pools cannot serve adapters."""
+    gpu = gpu_of_nodes(candidate.gpu, request.nodes)
+
+    def changed(one: Instance) -> Instance:
+        resolved = replace(one.resolved, max_loras=count, max_lora_rank=workload.adapter_rank)
+        return on_share(instance(one.model, gpu, resolved, request), gpu, candidate.sharers)
+
+    if isinstance(made, Instance):
+        return changed(made)
+    unit = replace(made, prefill=changed(made.prefill), decode=changed(made.decode))
+    refused = refusals(unit.decode.model, gpu, unit.prefill.resolved, unit.decode.resolved)
+    return None if refused else unit
+
+
+def resized(
+    top: Sequence[Candidate],
+    instances: Mapping[str, Instance | Disaggregated | None],
+    workload: PlanWorkload,
+    request: PlanRequest,
+    near: Rates | None = None,
+) -> list[Candidate]:
+    """The candidates with what they carry of the changed workload; those that no longer fit are left out.
+
+    ``near``: about what a replica of each may carry (see ``size``).
+    """
+    found = []
+    outputs = workload.output_tokens
+    if get_model(workload.model).task != "generate":
+        outputs = Lengths("fixed", value=1)
+    for candidate in top:
+        made = instances[candidate.id]
+        if made is None:
+            continue
+        try:
+            if isinstance(made, Disaggregated):
+                sized = unit_size(made, workload, request.seed)
+            elif made.memory.fits:
+                sized = size(made, workload, outputs, request.seed, (near or {}).get(candidate.id, 0.0))
+            else:
+                continue
+        except PlannerError:
+            continue
+        if sized.share > 0:
+            found.append(replace(candidate, replica_share=sized.share, replica_rate_per_s=sized.rate_per_s))
+    return found

@@ -21,21 +21,29 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.explain import explanation
+from benchmarks.accuracy.own_runs import h200_rows, own_rows, series4_rows, worker_rows
 from benchmarks.accuracy.residuals import cross_validated, write
 from benchmarks.accuracy.rows import (
     MeasuredRow,
     contradictory_rows,
     disagg_rows,
-    h200_rows,
     offline_rows,
-    own_rows,
     serving_rows,
-    worker_rows,
 )
 from planner.estimate import estimate
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
-KINDS = ("serving", "serving_stated", "contradictory", "offline", "h200", "h200_runs", "h200_worker", "disagg")
+KINDS = (
+    "serving",
+    "serving_stated",
+    "contradictory",
+    "offline",
+    "h200",
+    "h200_runs",
+    "h200_worker",
+    "h200_series4",
+    "disagg",
+)
 NOT_ITS_OWN = ("serving_stated", "contradictory", "disagg")
 """Kinds that aiconfigurator's estimate is not held beside: the same rows again, rows that nothing can meet, and pools,
 which it sizes otherwise."""
@@ -233,6 +241,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         ("h200", h200_rows),
         ("h200_runs", own_rows),
         ("h200_worker", worker_rows),
+        ("h200_series4", series4_rows),
         ("disagg", lambda: disagg_rows(options.unstated)),
     ):
         if options.kind in (None, name):

@@ -23,8 +23,6 @@ from benchmarks.accuracy.contradictions import contradictions
 from benchmarks.accuracy.published import published
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "measured"
-OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
-WORKER_RUNS = OWN_RUNS.with_name("worker.csv")
 LEFT_OUT = re.compile(
     r"wip|parallelism_mapping_suspect|isl_not|load_pattern|disagg|isl_osl_not|guardrail|tp_across"
     r"|request_rate_above_capacity"
@@ -59,7 +57,7 @@ class MeasuredRow:
     row_id: str
     source: str
     family: str
-    kind: str  # serving, serving_stated, contradictory, offline, static, h200, h200_runs, h200_worker
+    kind: str  # serving, serving_stated, contradictory, offline, static, and those of ``own_runs``
     request: dict[str, Any]
     measured: dict[str, tuple[float, str]]
     notes: str = ""
@@ -84,12 +82,14 @@ def family(model: str) -> str:
     return "other"
 
 
-def _read(name: str) -> list[dict[str, str]]:
+def read_packed(name: str) -> list[dict[str, str]]:
+    """Rows of a packed table in ``benchmarks/data/measured``."""
     with gzip.open(DATA / name, "rt", encoding="utf-8", newline="") as source:
         return list(csv.DictReader(source))
 
 
-def _whole(row: dict[str, str], key: str) -> int | None:
+def whole(row: dict[str, str], key: str) -> int | None:
+    """The whole number in a column, or None for a blank."""
     value = number(row[key])
     return None if value is None else int(value)
 
@@ -99,14 +99,14 @@ def serving_rows(unstated: str = "mean", *, settings: bool = False) -> list[Meas
 
     ``settings`` adds what the row's source publishes beside the row, see ``published``.
     """
-    table = _read("serving_results.csv.gz")
+    table = read_packed("serving_results.csv.gz")
     odd = contradictions(table)
     return _serving([row for row in table if row["row_id"] not in odd], unstated, settings=settings)
 
 
 def contradictory_rows(unstated: str = "mean") -> list[MeasuredRow]:
     """Rows of the same kind that contradict what is published beside them, with what does in ``notes``."""
-    table = _read("serving_results.csv.gz")
+    table = read_packed("serving_results.csv.gz")
     odd = contradictions(table)
     found = _serving([row for row in table if row["row_id"] in odd], unstated, settings=True)
     return [replace(row, kind="contradictory", notes=odd[row.row_id]) for row in found]
@@ -153,8 +153,8 @@ def _serving(table: list[dict[str, str]], unstated: str, *, settings: bool) -> l
 
 
 def _load(row: dict[str, str]) -> dict[str, Any] | None:
-    prompts = _whole(row, "num_prompts")
-    concurrency = _whole(row, "concurrency")
+    prompts = whole(row, "num_prompts")
+    concurrency = whole(row, "concurrency")
     rate = number(row["request_rate"])
     if row["load_type"] == "concurrency" and concurrency:
         return {"kind": "closed", "concurrency": concurrency, **({"requests": prompts} if prompts else {})}
@@ -183,7 +183,7 @@ def _request(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     if version and "version_is_dynamo_image" not in row["quality"]:
         request["engine_version"] = version.group(0)
     for key in ("tp", "pp", "ep", "dp"):
-        value = _whole(row, key)
+        value = whole(row, key)
         if value:
             request[key] = value
     return request
@@ -205,7 +205,7 @@ def disagg_rows(unstated: str = "mean") -> list[MeasuredRow]:
     Dynamo images, whose engine version is not given: predicted without speculation, on the default version.
     """
     rows = []
-    for row in _read("serving_results.csv.gz"):
+    for row in read_packed("serving_results.csv.gz"):
         pools = {name: POOL.search(row["notes"], row["notes"].find(name)) for name in ("prefill", "decode")}
         load = _load(row)
         if row["serving_mode"] != "disagg" or row["engine"] not in ("vllm", "tensorrt_llm") or load is None:
@@ -247,7 +247,7 @@ def _pool_words(roles: dict[str, dict[str, int]]) -> str:
 def offline_rows() -> list[MeasuredRow]:
     """Throughput with everything queued, from TensorRT-LLM's own performance pages, as each page says it was run."""
     rows = []
-    for row in _read("offline_results.csv.gz"):
+    for row in read_packed("offline_results.csv.gz"):
         page = row["source_id"].partition(":")[2]
         rate = number(row["output_tok_per_s"])
         if not row["source_id"].startswith("trtllm_perf_overview") or page not in performance_pages.PAGES or not rate:
@@ -275,8 +275,8 @@ def static_rows() -> list[MeasuredRow]:
     vLLM's version is not published; the paper is of October 2024, when 0.6 was current.
     """
     rows = []
-    for row in _read("offline_results.csv.gz"):
-        batch, rate = _whole(row, "batch_size"), number(row["output_tok_per_s"])
+    for row in read_packed("offline_results.csv.gz"):
+        batch, rate = whole(row, "batch_size"), number(row["output_tok_per_s"])
         if row["source_id"] != "anl_llm_inference_bench" or not batch or not rate:
             continue
         if row["engine"] not in ("vllm", "tensorrt_llm") or "1 output token" in row["quality"]:
@@ -296,76 +296,3 @@ def static_rows() -> list[MeasuredRow]:
             )
         )
     return rows
-
-
-def h200_rows() -> list[MeasuredRow]:
-    """Our own runs of vLLM 0.24.0 on one H200."""
-    return [_on_h200(row, "h200", {"model": f"Qwen/{row['model']}"}, "") for row in _read("h200_vllm024.csv.gz")]
-
-
-def own_rows() -> list[MeasuredRow]:
-    """Later runs of vLLM 0.24.0 on one H200: five dense models, closed and Poisson loads, mixed lengths."""
-    rows = []
-    for row in _read_plain(OWN_RUNS):
-        spread = float(row["range_ratio"])
-        stated = {
-            "model": f"{'meta-llama' if row['model'].startswith('Llama') else 'Qwen'}/{row['model']}",
-            "max_model_len": 8192,
-            "input_tokens": _spread(int(row["isl"]), spread),
-            "output_tokens": _spread(int(row["osl"]), spread),
-        }
-        rows.append(_on_h200(row, "h200_runs", stated, " mixed" if spread else ""))
-    return rows
-
-
-def worker_rows() -> list[MeasuredRow]:
-    """Runs of this project's node worker with AIPerf on one H200: a mixture of experts, and sessions of six turns."""
-    rows = []
-    for row in _read_plain(WORKER_RUNS):
-        stated = {"max_model_len": 8192, "gpu_memory_utilization": float(row["gpu_memory_utilization"])}
-        rows.append(_on_h200(row, "h200_worker", stated, f" x {row['turns']} turns" if row["turns"] != "1" else ""))
-    return rows
-
-
-def _read_plain(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as source:
-        return list(csv.DictReader(source))
-
-
-def _on_h200(row: dict[str, str], kind: str, stated: dict[str, Any], words: str) -> MeasuredRow:
-    """One of our runs of vLLM 0.24.0 on an H200; ``stated`` beside what every run states, ``words`` end its label."""
-    clients, requests = _whole(row, "concurrency"), int(row["num_prompts"])
-    if clients:
-        load: dict[str, Any] = {"kind": "closed", "concurrency": clients, "requests": requests}
-    else:
-        load = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
-    if row.get("turns", "1") != "1":
-        load["turns"] = int(row["turns"])
-    request = {
-        "id": row["run"],
-        "model": row["model"],
-        "gpu": "H200-SXM-141GB",
-        "engine": "vllm",
-        "engine_version": "0.24.0",
-        "precision": row["precision"],
-        "load": load,
-        "input_tokens": int(row["isl"]),
-        "output_tokens": int(row["osl"]),
-        **stated,
-    }
-    columns = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "output_tok_per_s": "output_tok_s"}
-    arrivals = f"c{clients}" if clients else f"{load['rate_per_s']:g}/s"
-    return MeasuredRow(
-        row["run"],
-        "h200_vllm024" if kind == "h200" else kind,
-        family(row["model"]),
-        kind,
-        request,
-        {metric: (float(row[column]), "mean") for metric, column in columns.items()},
-        load_label=f"{row['isl']}/{row['osl']} {arrivals}{words}",
-    )
-
-
-def _spread(nominal: int, ratio: float) -> Any:
-    """Lengths of vLLM's random data set: uniform in (1 - ratio) to (1 + ratio) of the nominal."""
-    return {"low": int(nominal * (1 - ratio)), "high": math.ceil(nominal * (1 + ratio))} if ratio else nominal

@@ -1,0 +1,107 @@
+"""Our own runs of vLLM 0.24.0 on one H200, in four series, as rows that the accuracy benchmarks score."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy.rows import DATA, MeasuredRow, family, number, read_packed, whole
+
+OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
+WORKER_RUNS = OWN_RUNS.with_name("worker.csv")
+SERIES4 = DATA.parent / "h200_series4" / "results.csv"
+SHARE_OF_SMALL_POOL = 0.15907
+"""Share of memory that leaves Qwen3-8B the 2,500 blocks which ``--num-gpu-blocks-override`` gave it in those runs."""
+
+
+def h200_rows() -> list[MeasuredRow]:
+    """Our own runs of vLLM 0.24.0 on one H200."""
+    return [_on_h200(row, "h200", {"model": f"Qwen/{row['model']}"}, "") for row in read_packed("h200_vllm024.csv.gz")]
+
+
+def own_rows() -> list[MeasuredRow]:
+    """Later runs of vLLM 0.24.0 on one H200: five dense models, closed and Poisson loads, mixed lengths."""
+    rows = []
+    for row in _read_plain(OWN_RUNS):
+        spread = float(row["range_ratio"])
+        stated = {
+            "model": f"{'meta-llama' if row['model'].startswith('Llama') else 'Qwen'}/{row['model']}",
+            "max_model_len": 8192,
+            "input_tokens": _spread(int(row["isl"]), spread),
+            "output_tokens": _spread(int(row["osl"]), spread),
+        }
+        rows.append(_on_h200(row, "h200_runs", stated, " mixed" if spread else ""))
+    return rows
+
+
+def worker_rows() -> list[MeasuredRow]:
+    """Runs of this project's node worker with AIPerf on one H200: a mixture of experts, and sessions of six turns."""
+    rows = []
+    for row in _read_plain(WORKER_RUNS):
+        stated = {"max_model_len": 8192, "gpu_memory_utilization": float(row["gpu_memory_utilization"])}
+        rows.append(_on_h200(row, "h200_worker", stated, f" x {row['turns']} turns" if row["turns"] != "1" else ""))
+    return rows
+
+
+def series4_rows() -> list[MeasuredRow]:
+    """The fourth series: mixtures of experts, a full front end, a pool of 40,000 tokens with preemptions, AWQ.
+
+    Outputs of one token are prompts alone: their median TTFT is what was measured.
+    """
+    rows = []
+    for row in _read_plain(SERIES4):
+        stated: dict[str, Any] = {"max_model_len": 8192, "enable_prefix_caching": row["prefix_caching"] == "1"}
+        if row["pool_tokens"]:
+            stated["gpu_memory_utilization"] = SHARE_OF_SMALL_POOL
+        found = _on_h200(row, "h200_series4", stated, " small pool" if row["pool_tokens"] else "")
+        if row["osl"] == "1":
+            found = replace(found, measured={"ttft": (float(row["p50_ttft_ms"]), "p50")})
+        rows.append(found)
+    return rows
+
+
+def _read_plain(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as source:
+        return list(csv.DictReader(source))
+
+
+def _on_h200(row: dict[str, str], kind: str, stated: dict[str, Any], words: str) -> MeasuredRow:
+    """One of our runs of vLLM 0.24.0 on an H200; ``stated`` beside what every run states, ``words`` end its label."""
+    clients, requests = whole(row, "concurrency"), int(row["num_prompts"])
+    if clients:
+        load: dict[str, Any] = {"kind": "closed", "concurrency": clients, "requests": requests}
+    else:
+        load = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
+    if row.get("turns", "1") != "1":
+        load["turns"] = int(row["turns"])
+    request = {
+        "id": row["run"],
+        "model": row["model"],
+        "gpu": "H200-SXM-141GB",
+        "engine": "vllm",
+        "engine_version": "0.24.0",
+        "precision": row["precision"],
+        "load": load,
+        "input_tokens": int(row["isl"]),
+        "output_tokens": int(row["osl"]),
+        **stated,
+    }
+    columns = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "output_tok_per_s": "output_tok_s"}
+    arrivals = f"c{clients}" if clients else f"{load['rate_per_s']:g}/s"
+    return MeasuredRow(
+        row["run"],
+        "h200_vllm024" if kind == "h200" else kind,
+        family(row["model"]),
+        kind,
+        request,
+        {metric: (float(row[column]), "mean") for metric, column in columns.items()},
+        load_label=f"{row['isl']}/{row['osl']} {arrivals}{words}",
+    )
+
+
+def _spread(nominal: int, ratio: float) -> Any:
+    """Lengths of vLLM's random data set: uniform in (1 - ratio) to (1 + ratio) of the nominal."""
+    return {"low": int(nominal * (1 - ratio)), "high": math.ceil(nominal * (1 + ratio))} if ratio else nominal

@@ -17,7 +17,8 @@ class SchedulerPolicy:
     whole prompt fits, not just its first chunk; ``stop_at_first_misfit`` a request that does not fit blocks those
     behind it; ``steps_ahead`` how many steps are scheduled before the last one's tokens are known; ``chunk_multiple``
     prefill chunks are whole multiples of this; ``cached_tokens_use_budget`` prefix-cache hits use the token budget;
-    ``lost_blocks`` blocks of the pool never given to a request; ``watermark`` share of blocks kept free on admission.
+    ``lost_blocks`` blocks of the pool never given to a request; ``watermark`` share of blocks kept free on admission;
+    ``partial_blocks_first`` free blocks that were not full are handed out before those that hold cached ones.
     """
 
     token_budget: int
@@ -34,6 +35,7 @@ class SchedulerPolicy:
     cached_tokens_use_budget: bool
     lost_blocks: int
     watermark: float = 0.0
+    partial_blocks_first: bool = False
 
 
 def scheduler_policy(resolved: ResolvedSettings) -> SchedulerPolicy:
@@ -56,6 +58,7 @@ def scheduler_policy(resolved: ResolvedSettings) -> SchedulerPolicy:
             chunk_multiple=1,
             cached_tokens_use_budget=False,
             lost_blocks=1,
+            partial_blocks_first=at_least(resolved.version, "0.23.0"),
         )
     no_evict = resolved.capacity_policy == "GUARANTEED_NO_EVICT"
     return SchedulerPolicy(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.compiling import part
-from planner.serving.prefixcache import leave_blocks, leave_units
+from planner.serving.prefixcache import give_blocks, leave_units
 from planner.serving.state import (
     DECODE,
     F_CUR_MS,
@@ -172,7 +172,7 @@ def preempt(s: KernelState, slot: int) -> None:
         computed = s.slots[slot, S_COMPUTED]
         s.floats[F_HELD] -= computed
     s.times[slot, T_LAST] = s.floats[F_NOW] + (s.floats[F_CUR_MS] if ints[I_NOW_VALID] != 0 else 0.0)
-    leave_blocks(s, slot, computed)
+    give_blocks(s, slot, computed)
     if s.policy[P_UNIT] > 0:
         leave_units(s, slot, computed)
     ints[I_RUNNING] -= 1

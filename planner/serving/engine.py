@@ -59,6 +59,7 @@ class InstanceRun:
         ints[k.P_CHUNK_MULTIPLE] = max(1, policy.chunk_multiple)
         ints[k.P_CACHED_IN_BUDGET] = policy.cached_tokens_use_budget
         ints[k.P_REUSE] = policy.prefix_caching
+        ints[k.P_PARTIAL_FIRST] = policy.partial_blocks_first
         self.policy = ints
         front = step.front_end
         delays = np.zeros(k.Q_COUNT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.compiling import part
 from planner.serving.aggregates import add_itl
-from planner.serving.prefixcache import leave_units
+from planner.serving.prefixcache import give_blocks, leave_units
 from planner.serving.state import (
     F_ALLOC_MS,
     F_BATCH_MS,
@@ -53,7 +53,6 @@ from planner.serving.state import (
     R_OUTPUT,
     R_SEND,
     R_TTFT,
-    S_BLOCKS,
     S_HIT,
     S_ID,
     S_INPUT,
@@ -135,9 +134,10 @@ def _record(s: KernelState, slot: int, token_ms: float) -> None:
     s.records[row, R_HIT] = s.slots[slot, S_HIT]
     s.records[row, R_ID] = s.slots[slot, S_ID]
     ints[I_DONE] = row + 1
-    ints[I_FREE] += s.slots[slot, S_BLOCKS]
+    computed = s.slots[slot, S_INPUT] + s.slots[slot, S_OUTPUT] - 1
+    give_blocks(s, slot, computed)
     if s.policy[P_UNIT] > 0:
-        leave_units(s, slot, s.slots[slot, S_INPUT] + s.slots[slot, S_OUTPUT] - 1)
+        leave_units(s, slot, computed)
     s.floats[F_HELD] -= s.times[slot, T_HELD]
     ints[I_RUNNING] -= 1
     s.slots[slot, S_STATE] = FREE

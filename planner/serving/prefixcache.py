@@ -7,11 +7,12 @@ are shared. Counted in units of ``policy[P_UNIT]`` tokens (``policy[P_UNIT_BLOCK
 of a request in order, ``spans`` says where its part of the chain starts and how many whole units it can fill.
 
 Where no units are named, requests share nothing but what the load says, and only a preempted one meets its own blocks
-again. Those need no list (``leave_blocks``): the free blocks are a queue, handed out at its head. Given back are blocks
-at its tail, a request's last block first (vLLM ``v1/core/kv_cache_manager.py: free``, ``block_pool.py: free_blocks``,
-0.11 and 0.24); the last preempted resumes first and takes its own out of the queue (``touch``), so what lies in front
-of the blocks of the others never changes but by handing out. Counting what was handed out (``ints[I_TAKEN]``) thus
-tells exactly which blocks are left. Since 0.23 the one block that is not full comes to the head instead: not modelled.
+again. Those need no list (``give_blocks``): the free blocks are a queue, handed out at its head. Given back are blocks
+at its tail, a request's last block first (vLLM ``v1/core/kv_cache_manager.py: free``, ``block_pool.py: free_blocks``;
+TensorRT-LLM pauses and frees alike, ``kvCacheManager.cpp: releaseBlocks``); the last preempted resumes first and takes
+its own out of the queue (``touch``), so what lies in front of the blocks of the others never changes but by handing
+out. Counting what was handed out (``ints[I_TAKEN]``) thus tells exactly which blocks are left. Since vLLM 0.23 a block
+that is not full goes to the head instead: such loose ones are handed out, and counted, before all others.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from planner.serving.state import (
     C_USERS,
     I_CACHED,
     I_FREE,
+    I_LOOSE,
     I_TAKEN,
     NOT_THERE,
     P_BLOCK,
+    P_PARTIAL_FIRST,
     P_REUSE,
     P_UNIT,
     P_UNIT_BLOCKS,
@@ -40,18 +43,25 @@ from planner.serving.state import (
 
 @part
 def take_blocks(s: KernelState, blocks: int) -> None:
-    """Hand out ``blocks`` free blocks, those that lie free the longest first."""
+    """Hand out ``blocks`` free blocks: loose ones, then those that lie free the longest."""
+    loose = min(blocks, s.ints[I_LOOSE])
+    s.ints[I_LOOSE] -= loose
+    s.ints[I_TAKEN] += blocks - loose
     s.ints[I_FREE] -= blocks
-    s.ints[I_TAKEN] += blocks
 
 
 @part
-def leave_blocks(s: KernelState, slot: int, tokens: int) -> None:
-    """``slot`` gives its blocks back after ``tokens``, and will come again for those that are full."""
-    full = min(tokens // s.policy[P_BLOCK], s.slots[slot, S_BLOCKS])
+def give_blocks(s: KernelState, slot: int, tokens: int) -> None:
+    """``slot`` gives its blocks back after ``tokens``: what is in the full ones stays there for the time being."""
+    blocks = s.slots[slot, S_BLOCKS]
+    full = min(tokens // s.policy[P_BLOCK], blocks)
+    if s.policy[P_PARTIAL_FIRST] != 0:
+        s.slots[slot, S_LEFT_AT] = s.ints[I_TAKEN] + s.ints[I_FREE] - s.ints[I_LOOSE]
+        s.ints[I_LOOSE] += blocks - full
+    else:
+        s.slots[slot, S_LEFT_AT] = s.ints[I_TAKEN] + s.ints[I_FREE] + blocks - full
     s.slots[slot, S_LEFT] = full
-    s.slots[slot, S_LEFT_AT] = s.ints[I_TAKEN] + s.ints[I_FREE] + s.slots[slot, S_BLOCKS] - full
-    s.ints[I_FREE] += s.slots[slot, S_BLOCKS]
+    s.ints[I_FREE] += blocks
 
 
 @part

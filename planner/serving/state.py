@@ -1,7 +1,8 @@
 """Where the kernel keeps what: its arrays, their columns, policy and delay slots, codes.
 
 What is called ``plan`` is the step just planned, ``cur`` the step that runs while it is planned. ``I_TAKEN``,
-``S_LEFT``, ``S_LEFT_AT`` and ``P_REUSE`` are of what preempted requests find again: ``prefixcache.leave_blocks``.
+``I_LOOSE``, ``S_LEFT``, ``S_LEFT_AT``, ``P_REUSE`` and ``P_PARTIAL_FIRST`` are of what preempted requests find again:
+``prefixcache.give_blocks``.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ import numpy as np
     I_PLAN_GHOSTS,
     I_CACHED,
     I_TAKEN,
+    I_LOOSE,
     I_COUNT,
-) = range(36)
+) = range(37)
 
 # float state
 (
@@ -120,8 +122,9 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
     P_UNIT,
     P_UNIT_BLOCKS,
     P_REUSE,
+    P_PARTIAL_FIRST,
     P_COUNT,
-) = range(21)
+) = range(22)
 # policy floats
 (
     Q_TOKENS_PER_STEP,

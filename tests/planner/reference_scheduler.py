@@ -22,7 +22,8 @@ class BlockPool:
     ``kept`` says where the blocks of a request are that still hold what it computed, by request and position.
     """
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, partial_first: bool) -> None:
+        self.partial_first = partial_first
         self.free: deque[int] = deque(range(blocks))
         self.content: dict[int, tuple[int, int]] = {}
         self.kept: dict[tuple[int, int], int] = {}
@@ -36,8 +37,10 @@ class BlockPool:
         return taken
 
     def give(self, blocks: Sequence[int]) -> None:
-        """Take blocks back, a request's last first."""
-        self.free.extend(reversed(blocks))
+        """Take blocks back, a request's last first; those that hold nothing whole at the head if so."""
+        head = [block for block in blocks if self.partial_first and block not in self.content]
+        self.free.extendleft(head)
+        self.free.extend(block for block in reversed(blocks) if block not in head)
 
     def fill(self, request: int, blocks: Sequence[int], full: int) -> None:
         """The first ``full`` of ``blocks`` now hold the whole of what ``request`` has there."""
@@ -97,7 +100,7 @@ class ReferenceScheduler:
         self.step, self.rules, self.policy = step, rules, rules.policy
         self.front: FrontEnd = step.front_end
         self.tables = kernel_args(step.tables)
-        self.pool = BlockPool(rules.pool_blocks)
+        self.pool = BlockPool(rules.pool_blocks, rules.policy.partial_blocks_first)
         self.prefilled = 0.0
         self.running: list[Request] = []
         self.waiting: list[Request] = []  # preempted ones, front first

@@ -56,6 +56,7 @@ def policy(
     cached_in_budget: bool = False,
     watermark: float = 0.0,
     caching: bool = True,
+    partial_first: bool = False,
 ) -> SchedulerPolicy:
     """A scheduler policy; vLLM's by default."""
     return SchedulerPolicy(
@@ -73,6 +74,7 @@ def policy(
         cached_tokens_use_budget=cached_in_budget,
         lost_blocks=0,
         watermark=watermark,
+        partial_blocks_first=partial_first,
     )
 
 

@@ -58,6 +58,7 @@ def rule_sets(draw: st.DrawFn) -> InstanceRules:
         multiple=block if trt else 1,
         cached_in_budget=trt and not chunked,
         caching=draw(st.booleans()),
+        partial_first=not trt and draw(st.booleans()),
     )
     pool = -(-600 // block) + draw(st.sampled_from([0, 1, 5, 40, 400]))
     return InstanceRules(rules, pool, extra_step=trt and rules.steps_ahead > 0)

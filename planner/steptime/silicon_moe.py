@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import log
+from math import ceil, log
 
 import numpy as np
 
@@ -25,6 +25,7 @@ _LENT_KERNELS = {("trtllm", "trtllm", "fp8_block"): ("nvfp4", 8.0 / 4.5)}
 takes than there: by the bits of a weight, scales included, since few tokens read each expert's weights once.
 """
 MXFP8_MODE = "w4a8_mxfp4_mxfp8"
+_MARLIN_INNER, _MARLIN_HIDDEN = 128, 256
 
 _DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
 """Routing skew of the rows, most like real traffic first."""
@@ -110,7 +111,7 @@ def _by_kernel(database: OperatorDatabase, op: MoeOp, mode: str, rows: tuple[flo
     as_full = near.experts / near.topk * op.topk / op.experts
     tokens = np.array(rows)
     ms = _query(database, near, mode, tuple((tokens * as_full).tolist()))
-    slower = np.maximum(own.ms, ms * arithmetic(op, tokens) / arithmetic(near, tokens * as_full))
+    slower = np.maximum(own.ms, ms * arithmetic(as_padded(op), tokens) / arithmetic(near, tokens * as_full))
     note = f"experts by {op.kernel}: its arithmetic rate with {near.hidden}x{near.intermediate}, top {near.topk}"
     return Timed(monotone(slower), Evidence.EXTRAPOLATED, (f"{note} of {near.experts}",))
 
@@ -126,6 +127,14 @@ def _by_lent_kernel(database: OperatorDatabase, op: MoeOp, mode: str, rows: tupl
     ms = np.where(np.array(rows) * op.dp < _MANY_TOKENS, np.minimum(lent.ms * wider, own.ms), own.ms)
     note = f"experts by {op.kernel}: its {measured} rows, {wider:.2f} times as long, below {_MANY_TOKENS:.0f} tokens"
     return Timed(monotone(ms), Evidence.EXTRAPOLATED, (*lent.notes, note))
+
+
+def as_padded(op: MoeOp) -> MoeOp:
+    """``op`` with the widths that its kernel multiplies: Marlin pads MXFP4 experts (vLLM ``quantization/mxfp4.py``)."""
+    if op.kernel != "marlin" or op.weight.stored != "mxfp4":
+        return op
+    inner = ceil(op.intermediate / op.tp / _MARLIN_INNER) * _MARLIN_INNER
+    return replace(op, hidden=ceil(op.hidden / _MARLIN_HIDDEN) * _MARLIN_HIDDEN, intermediate=inner * op.tp)
 
 
 def _rows_of_kernel(

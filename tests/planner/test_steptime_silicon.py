@@ -15,7 +15,7 @@ from planner.steptime.database import NoOperatorDataError, open_database
 from planner.steptime.graph import AttentionOp, GemmOp, MlaOp, MoeOp, WeightFormat, build_graph
 from planner.steptime.silicon_attention import decode_grid, geometry
 from planner.steptime.silicon_mla import mla_decode, mla_prefill
-from planner.steptime.silicon_moe import moe_rows
+from planner.steptime.silicon_moe import as_padded, moe_rows
 from tests.planner.steptime_samples import H100, H200, kernels_ms, settings, step
 
 pytest.importorskip("aiconfigurator_core")
@@ -146,7 +146,7 @@ def test_rows_that_are_slow_only_at_many_tokens_are_exchanged_there() -> None:
 
 
 def test_a_kernel_asked_for_by_name_lends_its_arithmetic_rate() -> None:
-    """Marlin reads MXFP4 weights as fast as Triton's kernel on Hopper and multiplies half as fast."""
+    """Marlin reads MXFP4 weights as fast as Triton's kernel on Hopper and multiplies padded widths half as fast."""
     mxfp4 = WeightFormat("mxfp4", 4.25, "bf16")
     default = MoeOp(2880, 2880, 4, 128, True, 2, 1, 1, mxfp4)
     database = open_database("h200_sxm", "vllm")
@@ -155,6 +155,16 @@ def test_a_kernel_asked_for_by_name_lends_its_arithmetic_rate() -> None:
     ratio = moe_rows(database, replace(default, kernel="marlin"), rows).ms / moe_rows(database, default, rows).ms
     assert ratio[:2] == pytest.approx([1.0, 1.0])
     assert 1.5 < ratio[2] < 2.2
+
+
+@pytest.mark.parametrize(("tp", "inner"), [(1, 2944), (2, 1536), (4, 768), (8, 384)])
+def test_marlin_multiplies_the_widths_it_pads_mxfp4_experts_to(tp: int, inner: int) -> None:
+    """vLLM pads the inner width of a rank to 128 and the hidden size to 256."""
+    op = MoeOp(2880, 2880, 4, 128, True, tp, 1, 1, WeightFormat("mxfp4", 4.25, "bf16"), kernel="marlin")
+    run = as_padded(op)
+    assert (run.hidden, run.intermediate / tp) == (3072, inner)
+    assert as_padded(replace(op, kernel="")) == replace(op, kernel="")
+    assert as_padded(replace(op, weight=BF16)).hidden == 2880
 
 
 def test_a_kernel_measured_with_this_shape_has_its_own_rows() -> None:

@@ -104,6 +104,18 @@ def _sparse_fp8(model: ModelSpec, gpu: GpuSpec, version: str) -> bool:
     return not at_least(version, "0.11.1")
 
 
+def _export_takes_cache(settings: EngineSettings, model: ModelSpec, version: str) -> bool:
+    """Whether an engine that is given NVIDIA's export of ``model`` keeps the cache in FP8, as the export asks.
+
+    TensorRT-LLM does. vLLM since 0.14.0 (pull request 30785); it makes FP8 weights by itself, which leaves the cache as
+    it is, but loads FP4 from an export only.
+    """
+    stored = storage_precision(settings, model)
+    if settings.engine is EngineName.TENSORRT_LLM:
+        return stored in ("fp8", "fp4") and at_least(version, "0.20.0")
+    return stored == "fp4" and at_least(version, "0.14.0")
+
+
 def kv_cache_precision(settings: EngineSettings, model: ModelSpec, gpu: GpuSpec, version: str) -> tuple[str, str]:
     """KV cache format (bf16, fp16, fp32, fp8 or fp4) and where it came from."""
     asked = settings.kv_cache_dtype
@@ -117,8 +129,7 @@ def kv_cache_precision(settings: EngineSettings, model: ModelSpec, gpu: GpuSpec,
         return "fp8", f"vLLM {version} default for sparse latent attention"
     if model.quantization.kv_cache_dtype == "fp8":
         return "fp8", "asked for by the checkpoint"
-    assumed = changes_precision(settings, model) and storage_precision(settings, model) in ("fp8", "fp4")
-    if assumed and settings.engine is EngineName.TENSORRT_LLM and at_least(version, "0.20.0"):
+    if changes_precision(settings, model) and _export_takes_cache(settings, model, version):
         return "fp8", "an assumed ModelOpt checkpoint: NVIDIA's exports quantise the KV cache too"
     activations = settings.precision if settings.precision in SIXTEEN_BIT else model.dtype
     if activations == "bf16" and gt.is_nvidia(gpu) and gt.effective_capability(gpu) < 8.0:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from memory_samples import gpu, h100, trtllm, vllm
 
 from planner.catalog import get_model
-from planner.engines import EngineName, resolve, scheduler_policy
+from planner.engines import EngineName, EngineSettings, resolve, scheduler_policy
 from planner.engines.versions import at_least, outside_verified_range, version_key
 from planner.engines.vllm import graph_sizes, uses_v2_runner
 from planner.errors import InputError
@@ -134,6 +134,22 @@ def test_kv_cache_type_follows_checkpoint_model_and_user() -> None:
     assert resolve(vllm("0.24.0"), plain, h100()).kv_cache_dtype == "bf16"
     assert resolve(vllm("0.24.0", kv_cache_dtype="fp8"), plain, h100()).origin["kv_cache_dtype"] == "user"
     assert resolve(vllm("0.24.0"), plain, gpu("T4")).kv_cache_dtype == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        (vllm("0.14.0", precision="fp4"), "fp8"),
+        (vllm("0.13.0", precision="fp4"), "bf16"),
+        (vllm("0.24.0", precision="fp8"), "bf16"),  # made by vLLM itself
+        (vllm("0.24.0", precision="fp4", kv_cache_dtype="bf16"), "bf16"),
+        (trtllm(version="1.2.0", precision="fp8"), "fp8"),
+        (trtllm(version="0.19.0", precision="fp4"), "bf16"),
+    ],
+)
+def test_an_assumed_export_of_nvidia_asks_for_an_fp8_cache(settings: EngineSettings, kept: str) -> None:
+    """Of 21 hf_quant_config.json of NVIDIA's NVFP4 exports 19 name FP8; those of DeepSeek-V4 name none."""
+    assert resolve(settings, get_model(LLAMA), gpu("B200")).kv_cache_dtype == kept
 
 
 @pytest.mark.parametrize(

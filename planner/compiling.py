@@ -26,6 +26,7 @@ SOURCES = (
     "serving/finish.py",
     "serving/kernel.py",
     "serving/leap.py",
+    "serving/lockstep.py",
     "serving/prefixcache.py",
     "serving/routing.py",
     "serving/state.py",

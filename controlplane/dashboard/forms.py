@@ -6,12 +6,11 @@ from typing import Any
 
 from django import forms
 
+from controlplane.dashboard.fields import PercentField, ProfileField, plain_numbers
 from controlplane.inventory.models import ENGINES, Node
 from controlplane.planning.models import Scenario
 from controlplane.workloads.models import PRECISIONS, SloTarget, Workload
 from planner import catalog
-from planner.demand import hour_of_week
-from runners.contracts import ProbeLoad
 
 ENGINE_CHOICES = [("vllm", "vLLM"), ("tensorrt_llm", "TensorRT-LLM")]
 LENGTH_KINDS = [
@@ -20,24 +19,6 @@ LENGTH_KINDS = [
 ]  # fmt: skip
 PRECISION_WORDS = {"as-config": "as the checkpoint"}
 EXTRA_SLO_ROWS = 1
-
-
-class PlainNumber(forms.NumberInput):
-    """A number without a needless fraction: 30, not 30.0."""
-
-    def format_value(self, value: Any) -> str | None:
-        """The value as people write it."""
-        if isinstance(value, float):
-            return str(int(value)) if value.is_integer() else repr(value)
-        return super().format_value(value)
-
-
-def plain_numbers(form: forms.BaseForm) -> None:
-    """Every fraction of a form in plain writing, with any step."""
-    for field in form.fields.values():
-        if isinstance(field, forms.FloatField):
-            attrs = field.widget.attrs
-            field.widget = PlainNumber(attrs={**attrs, "step": "any"})
 
 
 class LengthFields:
@@ -78,33 +59,6 @@ def _whole(value: Any) -> int | None:
     return None if value in (None, "") else round(float(value))
 
 
-class ProfileField(forms.CharField):
-    """The shape of a week: 168 numbers, 24 for every day, or the name of a profile of the catalogue."""
-
-    def __init__(self, **options: Any) -> None:
-        names = ", ".join(catalog.list_rate_profiles())
-        super().__init__(
-            widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
-            help_text=f"168 numbers from Monday 0:00, or 24 for every day, or one of: {names}.",
-            **options,
-        )
-
-    def prepare_value(self, value: Any) -> Any:
-        """Numbers as text."""
-        return " ".join(f"{number:g}" for number in value) if isinstance(value, list) else value
-
-    def to_python(self, value: Any) -> Any:
-        """The 168 numbers; an empty list where nothing is stated."""
-        words = str(value or "").replace(",", " ").split()
-        if len(words) == 1 and words[0] in catalog.list_rate_profiles():
-            return list(hour_of_week(catalog.get_rate_profile(words[0])))
-        try:
-            numbers = [float(word) for word in words]
-        except ValueError as error:
-            raise forms.ValidationError("Write numbers, or one of the names below.") from error
-        return numbers * 7 if len(numbers) == 24 else numbers
-
-
 class WorkloadForm(forms.ModelForm):
     """Describe or change a workload."""
 
@@ -117,6 +71,16 @@ class WorkloadForm(forms.ModelForm):
     )  # fmt: skip
 
     hour_profile = ProfileField(required=False, label="Hours of the week")
+    prefix_hit = PercentField(
+        min_value=0, max_value=99.9, label="Prefix hit", help_text="Of prompt tokens, already in the prefix cache."
+    )
+    mean_load_share = PercentField(
+        min_value=0.1, max_value=100, label="Mean load / peak",
+        help_text="Mean demand over the month, of the peak planned for.",
+    )  # fmt: skip
+    growth_per_month = PercentField(
+        min_value=-50, max_value=100, label="Growth a month", help_text="Compound; empty: as the scenario says."
+    )
 
     class Meta:
         model = Workload
@@ -130,9 +94,8 @@ class WorkloadForm(forms.ModelForm):
         widgets = {"notes": forms.Textarea(attrs={"rows": 2})}
         labels = {
             "model_ref": "Model", "load_kind": "Who asks", "rate_per_s": "Rate", "concurrency": "Users at once",
-            "arrival_cv": "Variation of the gaps", "prefix_hit": "Prefix hit", "max_model_len": "Context, at most",
+            "arrival_cv": "Variation of the gaps", "max_model_len": "Context, at most",
             "n_plus_1": "Keep one replica to spare", "spread": "Spread replicas over failure domains",
-            "mean_load_share": "Mean load / peak", "growth_per_month": "Growth a month",
             "plan_for_month": "Plan for month", "turns_low": "Turns of a session, at least",
             "turns_high": "Turns, at most", "think_s": "Pause between turns", "shared_tokens": "Shared beginning",
             "hours_per_month": "Hours a month", "adapter_rank": "Adapter rank",
@@ -209,6 +172,13 @@ class ModelUploadForm(forms.Form):
 class ScenarioForm(forms.ModelForm):
     """The question that a plan answers."""
 
+    growth_per_month = PercentField(
+        min_value=-50, max_value=100, label="Growth a month",
+        help_text="Of every demand, compound. Makes the capacity runway.",
+    )  # fmt: skip
+    price_erosion_per_year = PercentField(
+        min_value=0, max_value=95, label="GPUs get cheaper, a year", help_text="For GPUs that come later."
+    )
     DEFAULTED = (
         "objective", "growth_per_month", "lead_time_months", "price_erosion_per_year", "horizon_months", "currency",
     )  # fmt: skip
@@ -228,18 +198,18 @@ class ScenarioForm(forms.ModelForm):
             "notes": forms.Textarea(attrs={"rows": 2}),
         }
         labels = {
-            "mode": "Which GPUs", "time_limit_s": "Time to search", "growth_per_month": "Growth a month",
+            "mode": "Which GPUs", "time_limit_s": "Time to search",
             "lead_time_months": "Lead time of GPUs", "rates_as_of": "Exchange rates as of", "objective": "Least of",
             "budget_usd_per_hour": "Budget of nodes bought", "max_power_kw": "Power of nodes bought",
             "max_rack_units": "Rack space of nodes bought", "share_gpus": "Several small engines on one GPU",
-            "price_erosion_per_year": "GPUs get cheaper, a year", "horizon_months": "View ahead",
+            "horizon_months": "View ahead",
         }  # fmt: skip
         help_texts = {
             "workloads": "None ticked: every workload.", "sites": "None ticked: every site.",
-            "growth_per_month": "0.05 is 5 %. Makes the capacity runway.", "lead_time_months": "From order to service.",
+            "lead_time_months": "From order to service.",
             "currency": "A code like EUR, or a service unit.", "rates_as_of": "Empty: the day it is computed.",
             "budget_usd_per_hour": "Empty: no limit.", "max_power_kw": "Empty: no limit.",
-            "max_rack_units": "Empty: no limit.", "price_erosion_per_year": "0.2 is 20 %, for GPUs that come later.",
+            "max_rack_units": "Empty: no limit.",
             "horizon_months": "For the runway and the years of the bill.",
             "share_gpus": "Of one tenant, by memory share; vLLM only.",
         }  # fmt: skip
@@ -259,29 +229,6 @@ class ScenarioForm(forms.ModelForm):
             if data.get(name) in (None, "") and name not in self.errors:
                 data[name] = Scenario._meta.get_field(name).get_default()  # type: ignore[union-attr]
         return data
-
-
-class ProbeForm(forms.Form):
-    """The load of one probe: arrivals at a rate, or a fixed number of users when the rate is 0."""
-
-    rate_per_s = forms.FloatField(min_value=0, max_value=10_000, label="Rate, req/s", required=False)
-    concurrency = forms.IntegerField(min_value=0, max_value=4096, label="Users, when no rate", required=False)
-    input_tokens = forms.IntegerField(min_value=1, max_value=1_000_000, label="Input tokens")
-    output_tokens = forms.IntegerField(min_value=1, max_value=100_000, label="Output tokens")
-    requests = forms.IntegerField(min_value=1, max_value=100_000, label="Requests")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        plain_numbers(self)
-
-    def load(self) -> ProbeLoad:
-        """The load as the node's worker takes it."""
-        data = self.cleaned_data
-        return ProbeLoad(
-            input_tokens=data["input_tokens"], output_tokens=data["output_tokens"],
-            concurrency=data["concurrency"] or 0, requests=data["requests"], rate_per_s=data["rate_per_s"] or 0.0,
-            warmup_requests=2,
-        )  # fmt: skip
 
 
 class DeploymentForm(forms.Form):

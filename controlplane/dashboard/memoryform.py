@@ -6,7 +6,8 @@ from typing import Any
 
 from django import forms
 
-from controlplane.dashboard.forms import ENGINE_CHOICES, PRECISION_WORDS, gpu_names, plain_numbers
+from controlplane.dashboard.fields import plain_numbers
+from controlplane.dashboard.forms import ENGINE_CHOICES, PRECISION_WORDS, gpu_names
 from controlplane.workloads.models import PRECISIONS
 from planner import catalog
 from planner.engines.types import DEFAULT_VERSION, EngineName, EngineSettings

@@ -8,7 +8,8 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 
-from controlplane.dashboard.forms import PRECISION_WORDS, gpu_names, plain_numbers
+from controlplane.dashboard.fields import plain_numbers
+from controlplane.dashboard.forms import PRECISION_WORDS, gpu_names
 from controlplane.planning.models import Plan
 from controlplane.workloads.models import PRECISIONS
 from controlplane.workloads.services import planner_model

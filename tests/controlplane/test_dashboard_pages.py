@@ -246,7 +246,7 @@ def test_workload_form_round_trip(sample: dict[str, Any], admin_page: Client) ->
 def test_sessions_and_the_hours_of_a_week_are_stated_and_drawn(
     sample: dict[str, Any], admin_page: Client, profile: str
 ) -> None:
-    stated = {"turns_low": "2", "turns_high": "8", "think_s": "15", "shared_tokens": "900", "growth_per_month": "0.05"}
+    stated = {"turns_low": "2", "turns_high": "8", "think_s": "15", "shared_tokens": "900", "growth_per_month": "5"}
     answer = admin_page.post("/workloads/new/", {**WORKLOAD, **stated, "hour_profile": profile, "plan_for_month": "3"})
     assert answer.status_code == 302
     row = Workload.objects.get(name="Night summaries")
@@ -257,6 +257,7 @@ def test_sessions_and_the_hours_of_a_week_are_stated_and_drawn(
     assert "in sessions of 2 to 8 turns" in page
     again = admin_page.get(f"/workloads/{row.slug}/edit/").content.decode()
     assert f"{row.hour_profile[0]:g} {row.hour_profile[1]:g}" in again
+    assert 'name="growth_per_month" value="5"' in again
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,8 @@ def test_sessions_and_the_hours_of_a_week_are_stated_and_drawn(
         ({"hour_profile": "1 2 3"}, "needs 168 values"),
         ({"hour_profile": "busy"}, "Write numbers"),
         ({"turns_low": "5", "turns_high": "2"}, "least number of turns"),
-        ({"turns_high": "5", "prefix_hit": "0.5"}, "Leave it at 0 for sessions"),
+        ({"turns_high": "5", "prefix_hit": "50"}, "Leave it at 0 for sessions"),
+        ({"growth_per_month": "500"}, "less than or equal to 100"),
         ({"model_ref": "no/such-model"}, "no/such-model"),
         ({"input_a": "9000", "input_b": "10"}, "below low"),
         ({"output_a": "0", "output_kind": "fixed"}, "Lengths must lie between"),

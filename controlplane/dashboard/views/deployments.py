@@ -13,8 +13,9 @@ from django.shortcuts import get_object_or_404, redirect
 
 from controlplane.core.models import Role
 from controlplane.dashboard import figures, fmt, phases, selectors, undo
-from controlplane.dashboard.forms import DeploymentForm, ProbeForm
+from controlplane.dashboard.forms import DeploymentForm
 from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
+from controlplane.dashboard.probeform import ProbeForm
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.deployments import calibrating, probing, services
 from controlplane.deployments.models import Calibration, Deployment, Validation

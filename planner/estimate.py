@@ -181,5 +181,6 @@ def _power(query: Query, resolved: ResolvedSettings, memory: MemoryLedger, perfo
         total_tok_per_s=performance.computed_tok_per_s / query.replicas,
         mean_batch=performance.mean_batch,
         mean_context_tokens=mean_prompt(query.load, query.inputs, query.outputs) + query.outputs.expected / 2,
+        ranks=resolved.dp,
     )
     return None if watts is None else rounded(float(watts * resolved.gpus * query.replicas))

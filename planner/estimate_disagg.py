@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.catalog.types import GpuSpec
 from planner.economics import unit_costs
+from planner.economics.poolenergy import pool_watts
 from planner.engines import ResolvedSettings, support
 from planner.engines.disaggregation import ROLES, Role, refusals, role_settings
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
@@ -62,6 +63,13 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     if performance.saturated:
         answer["reasons"].append("The rate is above what the pools carry: the queue grows without bound.")
     _describe(answer["disagg"], unit, use, round(decode.inputs.expected))
+    watts = pool_watts(
+        decode.gpu, unit, performance, context_tokens=decode.inputs.expected + decode.outputs.expected / 2
+    )
+    answer["power_w"] = None if watts is None else rounded(watts.mean * unit.gpus)
+    by_role = (None, None) if watts is None else (watts.prefill * unit.prefill_gpus, watts.decode * unit.decode_gpus)
+    for role, each in zip(ROLES, by_role, strict=True):
+        answer["disagg"][role]["power_w"] = rounded(each)
     if decode.usd_per_gpu_hour is not None:
         answer["cost"] = cost_answer(decode.usd_per_gpu_hour * unit.gpus, performance)
         answer["cost"]["by_role"] = _cost_by_role(decode.usd_per_gpu_hour, unit, performance)

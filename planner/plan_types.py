@@ -194,6 +194,7 @@ class PoolRole:
 
     ``utilisation`` share of time with a step running, at the planned load. ``usd_per_month`` this pool's part of the
     bill by its GPUs; ``usd_per_mtok`` that part over the input tokens (prefill) or the output tokens (decode).
+    ``watts_per_gpu`` mean over the month, None where the GPU was never measured.
     """
 
     settings: ResolvedSettings
@@ -202,6 +203,7 @@ class PoolRole:
     utilisation: float
     usd_per_month: Decimal
     usd_per_mtok: Decimal | None
+    watts_per_gpu: float | None = None
 
     @property
     def gpus(self) -> int:

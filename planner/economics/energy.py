@@ -61,16 +61,19 @@ def power_w(
     total_tok_per_s: float,
     mean_batch: float,
     mean_context_tokens: float,
+    ranks: int = 1,
 ) -> float | None:
     """Mean watts of one of ``gpus`` GPUs that serve the given rates together; None when the GPU was never measured.
 
-    Bytes per second: each step reads the weights that it touches (all of a dense model; of routed experts the share
-    1 - (1 - k/E)^batch) and each generated token the KV of its context. Operations: 2 x active parameters per token.
+    ``ranks`` data-parallel engines share the rates, ``mean_batch`` is that of one of them. Bytes per second: each step
+    reads the weights that it touches (all of a dense model; of routed experts the share 1 - (1 - k/E)^batch) and each
+    generated token the KV of its context. Operations: 2 x active parameters per token.
     """
     coefficients = power_model(gpu.name)
     if coefficients is None or not gpu.mem_bw_gb_s or not gpu.bf16_tflops:
         return None
     batch = max(mean_batch, 1.0)
+    output_tok_per_s = output_tok_per_s / ranks
     steps_per_s = output_tok_per_s / batch
     touched = _touched_share(model, batch)
     read = steps_per_s * weights_gib_per_gpu * 2**30 * touched

@@ -360,6 +360,7 @@ def _watts(context: _Context, made: Instance, performance: Performance, gpus: in
         total_tok_per_s=performance.computed_tok_per_s * share,
         mean_batch=performance.mean_batch,
         mean_context_tokens=context.prompt + context.outputs.expected / 2,
+        ranks=made.resolved.dp,
     )
 
 

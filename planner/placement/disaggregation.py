@@ -9,7 +9,7 @@ from decimal import Decimal
 from planner.catalog import get_model
 from planner.catalog.types import GpuSpec
 from planner.economics.cost import ServedLoad, throughput_factors
-from planner.economics.energy import power_w
+from planner.economics.poolenergy import PoolWatts, pool_watts
 from planner.economics.types import CostBreakdown
 from planner.engines import EngineName
 from planner.engines.disaggregation import ROLES
@@ -33,7 +33,7 @@ from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import Link, link_across_nodes, link_of, link_within_node
-from planner.serving.types import Performance
+from planner.serving.sessions import mean_prompt
 
 NODES = 2
 """Nodes of a unit where one NVLink domain has no room for both pools."""
@@ -171,8 +171,11 @@ def _priced(
     )
     performance = of_all(one, replicas)
     gpus = replicas * unit.gpus
-    watts = _watts(workload, gpu, unit, one)
-    electricity = mean_electricity(request, workload, gpu.name, watts, gpus, nodes)
+    context = mean_prompt(workload.load, workload.input_tokens, workload.output_tokens)
+    context += workload.output_tokens.expected / 2
+    watts = pool_watts(gpu, unit, one, context_tokens=context, load_share=workload.mean_load_share)
+    mean_watts = None if watts is None else watts.mean
+    electricity = mean_electricity(request, workload, gpu.name, mean_watts, gpus, nodes)
     cost = bill_of(
         workload,
         request,
@@ -199,8 +202,8 @@ def _priced(
         evidence=performance.evidence,
         replica_share=sized.share,
         replica_extra_usd_per_hour=beyond_gpus_usd_per_hour(cost, replicas),
-        watts_per_gpu=watts,
-        disagg=_pools(unit, use, cost),
+        watts_per_gpu=mean_watts,
+        disagg=_pools(unit, use, cost, watts),
     )
 
 
@@ -217,7 +220,7 @@ def _served(workload: PlanWorkload, sized: Size, replicas: int, unit: Disaggrega
     )
 
 
-def _pools(unit: Disaggregated, use: PoolUse, cost: CostBreakdown) -> Pools:
+def _pools(unit: Disaggregated, use: PoolUse, cost: CostBreakdown, watts: PoolWatts | None) -> Pools:
     roles = {}
     bills = cost.allocated_usd_input, cost.allocated_usd_output
     tokens = cost.mtok_input_per_month, cost.mtok_output_per_month
@@ -233,36 +236,9 @@ def _pools(unit: Disaggregated, use: PoolUse, cost: CostBreakdown) -> Pools:
             utilisation=busy[i],
             usd_per_month=usd,
             usd_per_mtok=(usd / tokens[i]).quantize(Decimal("0.000001")) if tokens[i] > 0 else None,
+            watts_per_gpu=None if watts is None else (watts.prefill, watts.decode)[i],
         )
     return Pools(roles["prefill"], roles["decode"], unit.link.kind, unit.link.gb_s, use.transfer_ms_mean)
-
-
-def _watts(workload: PlanWorkload, gpu: GpuSpec, unit: Disaggregated, one: Performance) -> float | None:
-    """Mean watts of a GPU over the month, both pools weighted by their GPUs; None when the GPU was never measured."""
-    share = workload.mean_load_share
-    prompts = one.total_tok_per_s - one.output_tok_per_s
-    context = workload.input_tokens.expected
-    found = []
-    for role, gpus, output, total, batch in (
-        (unit.prefill, unit.prefill_gpus, one.req_per_s, prompts, 1.0),
-        (unit.decode, unit.decode_gpus, one.output_tok_per_s, one.output_tok_per_s, one.mean_batch),
-    ):
-        instances = gpus // role.resolved.gpus
-        watts = power_w(
-            gpu,
-            role.model,
-            weights_gib_per_gpu=role.memory.weights_gib,
-            kv_bytes_per_token_per_gpu=role.memory.kv_bytes_per_token,
-            gpus=role.resolved.gpus,
-            output_tok_per_s=output * share / instances,
-            total_tok_per_s=total * share / instances,
-            mean_batch=batch,
-            mean_context_tokens=context + workload.output_tokens.expected / 2,
-        )
-        if watts is None:
-            return None
-        found.append(watts * gpus)
-    return sum(found) / unit.gpus
 
 
 def _notes(unit: Disaggregated, sized: Size) -> tuple[str, ...]:

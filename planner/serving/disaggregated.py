@@ -356,6 +356,7 @@ def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tup
         kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
         saturated=is_saturated(records, requests),
+        prefix_hit=float(requests.hits.sum()) / float(requests.inputs.sum()),
         samples=samples_of(run.ttft, run.e2e, tpot_ms(records), hist),
     )
     return result, use

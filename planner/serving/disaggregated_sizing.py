@@ -9,7 +9,7 @@ from planner.evidence import Interval
 from planner.serving import bands
 from planner.serving.disaggregated import Disaggregated, PoolUse, simulate_disaggregated
 from planner.serving.kv_transfer import UNCERTAINTY
-from planner.serving.predict import performance, scaled
+from planner.serving.predict import at_band_ends, performance, scaled
 from planner.serving.sizing import Search, largest_of
 from planner.serving.types import LargestLoad, Lengths, Load, Performance, SimResult, SloTarget
 
@@ -34,7 +34,8 @@ def predict_disaggregated(
 ) -> tuple[Performance, PoolUse]:
     """Simulate ``unit`` and put the 80 % bands of the weaker role's evidence around it.
 
-    As for one instance, open arrivals are repeated with slower and faster steps. No band is narrower than the
+    As for one instance, open arrivals are repeated with slower and faster steps, which widen the bands where the queue
+    grows with them. No band is narrower than the
     residuals of published disaggregated runs; TTFT's also holds the transfer at ``UNCERTAINTY`` times its time and at
     that part of it. Raises what ``simulate_disaggregated`` raises.
     """
@@ -46,11 +47,7 @@ def predict_disaggregated(
 
     result, use = run(1.0)
     step = replace(unit.decode.step, evidence=unit.evidence)
-    others: tuple[SimResult, ...] = ()
-    if load.kind == "open":
-        sd = bands.calibrated_log_sd(step, "tpot")
-        spread = bands.factors(step.evidence, "tpot", bands.region(result), sd, engine=step.engine)
-        others = (run(min(spread.low, 1.0))[0], run(max(spread.high, 1.0))[0])
+    others = at_band_ends(result, step, lambda factor: run(factor)[0]) if load.kind == "open" else ()
     found = performance(result, step, others)
     ttft, tpot = found.ttft_ms_80, found.tpot_ms_80
     if ttft is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.evidence import Interval
@@ -37,21 +37,24 @@ def predict(
     saturation as the queue does; far from it the residuals hold what such steps do. Raises what ``simulate`` raises.
     """
 
-    def run(with_step: StepModel) -> SimResult:
-        at = replace(instance, step=with_step)
+    def run(factor: float) -> SimResult:
+        at = replace(instance, step=scaled(instance.step, factor)) if factor != 1.0 else instance
         return simulate(at, load, input_tokens, output_tokens, slo=slo, seed=seed, replicas=replicas, router=router)
 
-    step = instance.step
-    result = run(step)
-    others: tuple[SimResult, ...] = ()
-    if load.kind == "open":
-        spread = bands.factors(
-            step.evidence, "tpot", bands.region(result), bands.calibrated_log_sd(step, "tpot"), engine=step.engine
-        )
-        others = (run(scaled(step, min(spread.low, 1.0))), run(scaled(step, max(spread.high, 1.0))))
-        if not _queue_grows(result, others):
-            others = ()
-    return performance(result, step, others, where="offline" if load.kind == "offline" else "")
+    result = run(1.0)
+    others = at_band_ends(result, instance.step, run) if load.kind == "open" else ()
+    return performance(result, instance.step, others, where="offline" if load.kind == "offline" else "")
+
+
+def at_band_ends(result: SimResult, step: StepModel, run: Callable[[float], SimResult]) -> tuple[SimResult, ...]:
+    """What ``run`` gives with every step as fast and as slow as the 80 % band of TPOT allows, where the queue grows
+    with them; nothing where the residuals of ``result`` hold what such steps do. ``run`` takes the factor on all step
+    times.
+    """
+    sd = bands.calibrated_log_sd(step, "tpot")
+    spread = bands.factors(step.evidence, "tpot", bands.region(result), sd, engine=step.engine)
+    others = (run(min(spread.low, 1.0)), run(max(spread.high, 1.0)))
+    return others if _queue_grows(result, others) else ()
 
 
 def _queue_grows(result: SimResult, others: Sequence[SimResult]) -> bool:

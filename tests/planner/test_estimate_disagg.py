@@ -107,3 +107,29 @@ def test_without_a_load_only_the_memory_of_each_role_is_answered() -> None:
     assert answer["status"] == "ok"
     assert answer["perf"] is None
     assert answer["disagg"]["prefill"]["memory"]["kv_tokens"] > 0
+
+
+def test_power_is_that_of_each_role_by_what_it_reads_and_computes() -> None:
+    """By hand for 4 requests/s of 4,000 + 500 tokens: coefficients of the H100, 70.6 G parameters in FP8."""
+    answer = estimate(ASKED)
+    pools, perf = answer["disagg"], answer["perf"]
+    weights = pools["prefill"]["memory"]["weights_gib"] * 2**30
+    flops = 2 * 70.55e9 * 4000
+    prompts = perf["total_tok_per_s"] - perf["output_tok_per_s"]
+    requests = prompts / 4000 / 2  # of one of two instances, over two GPUs
+    first = 60.4 + 614.1 * requests * weights / 3.35e12 + 983.5 * requests * flops / 2 / 989.4e12
+    assert pools["prefill"]["power_w"] == pytest.approx(4 * first, rel=0.05)
+    assert 4 * 60.4 < pools["decode"]["power_w"] < 4 * 690
+    assert answer["power_w"] == pytest.approx(pools["prefill"]["power_w"] + pools["decode"]["power_w"], rel=1e-5)
+    busier = estimate({**ASKED, "load": {"kind": "open", "rate_per_s": 6, "requests": 300}})
+    assert busier["power_w"] > answer["power_w"]
+
+
+def test_power_of_a_gpu_that_was_never_measured_stays_unknown() -> None:
+    answer = estimate({**ASKED, "gpu": "B200"})
+    assert answer["status"] == "ok"
+    assert (answer["power_w"], answer["disagg"]["prefill"]["power_w"], answer["disagg"]["decode"]["power_w"]) == (
+        None,
+        None,
+        None,
+    )

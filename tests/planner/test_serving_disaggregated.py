@@ -18,8 +18,9 @@ from planner.evidence import Evidence
 from planner.memory import ledger
 from planner.serving import Instance, Load, SloTarget, simulate
 from planner.serving.disaggregated import Disaggregated, simulate_disaggregated
-from planner.serving.disaggregated_sizing import largest_disaggregated_load, predict_disaggregated
+from planner.serving.disaggregated_sizing import RESIDUALS, largest_disaggregated_load, predict_disaggregated
 from planner.serving.kv_transfer import Link
+from planner.serving.predict import performance
 
 H100 = get_gpu("H100-SXM5-80GB")
 MODEL = get_model("meta-llama/Llama-3.1-8B-Instruct")
@@ -195,6 +196,29 @@ def test_the_weaker_role_gives_the_evidence_and_the_transfer_widens_ttft() -> No
     assert performance.evidence is Evidence.ROOFLINE
     assert performance.ttft_ms_80 is not None
     assert performance.ttft_ms_80.high - performance.ttft_ms_80.value >= use.transfer_ms_mean
+
+
+def test_bands_widen_where_the_queue_grows_and_nowhere_else() -> None:
+    """Near the end of what the pools carry steps at the fast end of their band leave no queue to wait in."""
+    found = unit()
+    most = largest_disaggregated_load(found, poisson(1.0), fixed(4000), fixed(100)).rate_per_s
+    shares = {}
+    for at in (0.2, 0.97):
+        band = predict_disaggregated(found, poisson(at * most), fixed(4000), fixed(100))[0].ttft_ms_80
+        alone = simulate_disaggregated(found, poisson(at * most), fixed(4000), fixed(100))[0]
+        plain = performance(alone, found.decode.step).ttft_ms_80
+        assert band is not None
+        assert plain is not None
+        shares[at] = band.low / band.value, min(RESIDUALS["ttft"].low, plain.low / plain.value)
+    assert shares[0.2][0] == pytest.approx(shares[0.2][1], rel=0.02)
+    assert shares[0.97][0] < 0.8 * shares[0.97][1]
+
+
+def test_cached_prompts_are_told() -> None:
+    result, _ = simulate_disaggregated(
+        unit(), Load("open", rate_per_s=2.0, requests=50, prefix_hit=0.5), fixed(1280), fixed(20)
+    )
+    assert result.prefix_hit == pytest.approx(0.5)
 
 
 def test_the_largest_load_of_a_unit_lies_within_its_slo_and_grows_with_the_tighter_pool() -> None:

@@ -85,3 +85,12 @@ def test_kernels_and_graphs_by_version() -> None:
     assert "piecewise_cuda_graphs" not in settings(64, osl="8192")
     assert "piecewise_cuda_graphs" not in settings(16, tp="4", ep="1")
     assert settings(64, engine_version="1.2.0rc6.post3", osl="8192")["piecewise_cuda_graphs"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cache"), [("H100-SXM-80GB", None), ("H200-SXM-141GB", "fp8"), ("B200-SXM-180GB", "fp8")]
+)
+def test_llama_keeps_its_cache_as_the_script_says_where_the_run_did(gpu: str, cache: str | None) -> None:
+    found = settings(64, engine="vllm", model="meta-llama/Llama-3.1-70B", gpu=gpu, engine_version="", precision="fp8")
+    assert found.get("kv_cache_dtype") == cache
+    assert found["max_num_seqs"] == (512 if gpu.startswith("B200") else 64)

@@ -7,12 +7,16 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 
 from planner.economics.currency import symbol
 from planner.economics.types import PriceSheet
 from planner.jsonio import to_json
+from planner.mix_types import Mix
 from planner.plan_types import Candidate, PlanRequest, PlanResult
+from planner.serving.types import Performance
+from planner.words import ENGINE_LABEL, whole
 
 DESCRIPTION = """\
 Size every workload on every GPU type, compare the engines, and place the replicas on the nodes.
@@ -106,6 +110,12 @@ def as_text(request: PlanRequest, result: PlanResult) -> str:
             for b in result.baselines
         ]
         blocks.append(table(("Simpler rules", f"{sign.strip()}/hour", "served", "replicas left out"), rows))
+    if result.engine_plans:
+        blocks.append(_engines_table(result, sign))
+    blocks += [_mix_table(mix, sign) for mix in result.mixes if mix.placed]
+    hybrids = [f"{mix.workload}: {mix.sentence}" for mix in result.mixes if not mix.placed]
+    if hybrids:
+        blocks.append("Both engines behind one router\n" + "\n".join(hybrids))
     if request.rates:
         used = [f"1 {rate.currency} = {rate.usd_per_unit} USD of {rate.date} ({rate.source})" for rate in request.rates]
         blocks.append("Exchange rates\n" + "\n".join(used))
@@ -153,6 +163,56 @@ def _placed_table(result: PlanResult, by_id: dict[str, Candidate], sign: str) ->
         "Evidence", "Nodes",
     )  # fmt: skip
     return table(heads, rows)
+
+
+def _engines_table(result: PlanResult, sign: str) -> str:
+    """The plan as chosen and with each engine alone."""
+    rows = []
+    for plan in result.engine_plans:
+        saved = "-"
+        if plan.saving is not None:
+            low, high = (whole(100 * end) for end in (plan.saving.low, plan.saving.high))
+            saved = f"{whole(100 * plan.saving.value)} % ({low} to {high})"
+        name = f"{ENGINE_LABEL[plan.engine]} alone" if plan.engine else "As chosen"
+        left_out = ", ".join(item.workload for item in plan.unplaced) or "-"
+        rows.append((name, f"{plan.usd_per_month:,.0f}", saved, str(plan.gpus), f"{plan.served_share:.0%}", left_out))
+    return table(("Plan", f"{sign.strip()}/month", "chosen saves", "GPUs", "served", "left out"), rows)
+
+
+def _mix_table(mix: Mix, sign: str) -> str:
+    """A workload on several configurations: the whole, its parts, each engine alone."""
+
+    def cells(performance: Performance | None) -> tuple[str, str, str, str]:
+        if performance is None:
+            return ("-",) * 4
+        ttft, tpot = performance.ttft_ms, performance.tpot_ms
+        return (
+            f"{ttft.p50:,.0f}" if ttft else "-",
+            f"{ttft.p99:,.0f}" if ttft else "-",
+            f"{tpot.p50:.1f}" if tpot else "-",
+            f"{performance.output_tok_per_s:,.0f}",
+        )
+
+    def unit(usd: Decimal | None) -> str:
+        return "-" if usd is None else f"{usd:.3f}"
+
+    rows = [
+        ("as one service", "100 %", "-", *cells(mix.performance), unit(mix.usd_per_mtok_output), f"{mix.usd_per_month}")
+    ]
+    for part in mix.parts:
+        name = f"{part.replicas} x {part.candidate_id.removeprefix(mix.workload + '/')}"
+        share, weight = f"{100 * part.share:.1f} %", str(part.endpoint_weight)
+        rows.append((name, share, weight, *cells(part.performance), "-", f"{part.usd_per_month}"))
+    for rival in mix.rivals:
+        month = "-" if rival.usd_per_month is None else f"{rival.usd_per_month}"
+        name = f"{ENGINE_LABEL[rival.engine]} alone"
+        rows.append((name, "-", "-", *cells(rival.performance), unit(rival.usd_per_mtok_output), month))
+    coin = sign.strip()
+    heads = (
+        mix.workload, "requests", "weight", "TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tok/s", f"{coin}/M tok",
+        f"{coin}/month",
+    )  # fmt: skip
+    return f"Served as one: {mix.sentence}\n" + table(heads, rows)
 
 
 def _price_table(sheet: PriceSheet, sign: str) -> str:

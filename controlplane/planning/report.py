@@ -21,6 +21,7 @@ from planner.evidence import Interval
 from planner.placement.devices import gpus_worth, usd_per_hour
 from planner.placement.siteenergy import electricity_at, holds_electricity
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
+from planner.serving.types import Performance
 from planner.units import HOURS_PER_MONTH
 from planner.words import ENGINE_LABEL
 
@@ -56,6 +57,7 @@ class BillRow:
     mtok_output: Decimal = Decimal(0)
     remark: str = ""
     scale: Decimal = Decimal(1)  # replicas placed / replicas of the candidate
+    performance: Performance | None = None  # of a part of a mix, at its share; None: the candidate's own
 
     @property
     def idle_usd_per_month(self) -> Decimal:
@@ -128,7 +130,16 @@ def bill(request: PlanRequest, result: PlanResult) -> Bill:
             rows.append(BillRow(workload, remark=remark or "Nothing is placed."))
             continue
         shares = _shares({key: _replicas(parts) for key, parts in placed.items()}, by_id)
-        rows += [_row(workload, by_id[key], placed[key], nodes, shares[key], remark, request) for key in placed]
+        mix = next((mix for mix in result.mixes if mix.placed and mix.workload == workload.name), None)
+        if mix is not None:
+            shares |= {part.candidate_id: part.share * mix.carried for part in mix.parts}
+        seen = {part.candidate_id: part.performance for part in mix.parts} if mix is not None else {}
+        rows += [
+            replace(
+                _row(workload, by_id[key], placed[key], nodes, shares[key], remark, request), performance=seen.get(key)
+            )
+            for key in placed
+        ]
     rows = _engines_once(rows, request)
     return Bill(tuple(rows), money(result.idle_usd_per_hour * HOURS_PER_MONTH), request.currency)
 
@@ -266,7 +277,7 @@ def unit(currency: str) -> str:
 def _line(row: BillRow, labels: Sequence[str]) -> list[Cell]:
     chosen, parts = row.candidate, dict(row.parts)
     settings = chosen.settings if chosen is not None else None
-    performance = chosen.performance if chosen is not None else None
+    performance = row.performance or (chosen.performance if chosen is not None else None)
     return [
         row.workload.name,
         row.workload.tenant or None,

@@ -248,9 +248,8 @@ def _sentence(rivals: Sequence[MixRival], outcome: Outcome, placed: bool, carrie
 def _against(rival: MixRival, saving: Interval) -> str:
     name = f"{ENGINE_LABEL[rival.engine]} alone"
     low, high, word = 100 * saving.low, 100 * saving.high, "cheaper"
+    if abs(saving.value) < SAME:
+        return f"as dear as {name} ({whole(low)} to {whole(high)} % saved)"
     if saving.value < 0:
         low, high, word = -high, -low, "dearer"
-    band = f"({whole(low)} to {whole(high)} %)"
-    if abs(saving.value) < SAME:
-        return f"as dear as {name} {band}"
-    return f"{abs(100 * saving.value):.0f} % {word} than {name} {band}"
+    return f"{abs(100 * saving.value):.0f} % {word} than {name} ({whole(low)} to {whole(high)} %)"

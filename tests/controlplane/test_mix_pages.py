@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 
 from controlplane.dashboard import mixview, planview
+from controlplane.planning.report import bill
 from planner.jsonio import to_json
 from planner.plan_types import Placement, PlanResult
 from tests.controlplane import fleet_fixture
@@ -79,6 +80,15 @@ def test_each_engine_alone_stands_beside_the_chosen_plan() -> None:
     assert sum(value for _, value, _ in lines[0].segments) == pytest.approx(whole)
     assert mixview.most_usd(lines) == pytest.approx(float(lines[1].plan["usd_per_month"]))
     assert mixview.engine_lines({**result, "engine_plans": ()}) == []
+
+
+def test_the_bill_divides_tokens_as_the_mix_divides_requests() -> None:
+    found = [row for row in bill(plan_request(), placed()).rows if row.workload.name == "code-completion"]
+    (mix,) = placed().mixes
+    assert [row.carried for row in found] == [part.share for part in mix.parts]
+    assert [row.performance for row in found] == [part.performance for part in mix.parts]
+    alone = [row for row in bill(plan_request(), plan_result()).rows if row.workload.name == "code-completion"]
+    assert [row.performance for row in alone] == [None]
 
 
 @pytest.mark.django_db

@@ -128,6 +128,22 @@ def test_every_page_is_quiet_and_fits_in_both_themes_at_three_widths(open_page: 
         assert page.said == [], path  # type: ignore[attr-defined]
 
 
+def test_a_mix_and_each_engine_alone_are_drawn_and_read(open_page: Open, sample: dict[str, Any]) -> None:
+    page = open_page()
+    page.goto(f"/plans/{sample['plan'].pk}/")
+    alone = page.locator("#engines-alone")
+    expect(alone.get_by_role("row")).to_have_count(4)
+    expect(alone.locator("svg.bar").first).to_have_attribute("aria-label", re.compile(r"vLLM on \d+ GPUs"))
+    page.goto(f"/plans/{sample['plan'].pk}/workloads/code-completion/")
+    mix = page.locator("#mix")
+    expect(mix.get_by_role("img", name=re.compile("of the requests"))).to_be_visible()
+    colours = mix.locator("svg.bar rect").evaluate_all("found => found.map(one => getComputedStyle(one).fill)")
+    assert len(set(colours)) == 2
+    mix.get_by_text("What would flip it").click()
+    expect(mix.get_by_text("Against vLLM alone")).to_be_visible()
+    assert page.said == []  # type: ignore[attr-defined]
+
+
 def test_a_figure_opens_to_its_arithmetic_by_key_and_closes(open_page: Open, sample: dict[str, Any]) -> None:
     page = open_page()
     page.goto(f"/plans/{sample['plan'].pk}/")

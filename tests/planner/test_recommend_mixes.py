@@ -11,6 +11,7 @@ import yaml
 from fleet_samples import H100, node, request, workload
 
 from planner.catalog import get_model
+from planner.cli_plan import as_text
 from planner.export import deployment_files, endpoints
 from planner.jsonio import from_json, to_json
 from planner.placement.candidates import gpu_of_nodes
@@ -172,6 +173,18 @@ def test_kubernetes_weighs_the_configurations_of_a_mix(planned) -> None:
         assert sum(services[backend["name"]].items() <= labels.items() for labels in pods) == part.replicas
     alike = list(yaml.safe_load_all(deployment_files(wanted, plan, "kubernetes")["small.yaml"]))
     assert [d["kind"] for d in alike if d["kind"] in ("Service", "HTTPRoute")] == ["Service"]
+
+
+def test_text_shows_the_mix_and_each_engine_alone(planned) -> None:
+    wanted, plan = planned
+    mix, text = chat_mix(plan), as_text(wanted, plan)
+    assert f"Served as one: {mix.sentence}" in text
+    for part in mix.parts:
+        assert f"{part.replicas} x {part.candidate_id.removeprefix('chat/')}" in text
+        assert f"{100 * part.share:.1f} %" in text
+    lines = [line for line in text.splitlines() if line.startswith(("As chosen", "vLLM alone", "TensorRT-LLM alone"))]
+    assert len(lines) == 3 + 2  # of the fleet, and of the mix
+    assert f"{plan.engine_plans[0].usd_per_month:,.0f}" in lines[0]
 
 
 def test_json_round_trip(planned) -> None:

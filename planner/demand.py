@@ -80,7 +80,11 @@ def _planned(workload: PlanWorkload) -> PlanWorkload:
 
 
 def scaled_load(load: Load, factor: float) -> Load:
-    """``load`` with ``factor`` times the demand."""
+    """``load`` with ``factor`` times the demand: of growth, and of a what-if.
+
+    Users and offline requests are rounded up, so that no plan is for less than was asked. A trace is thinned below its
+    own rate and compressed above, as ``trace_at_rate`` does wherever a load is sized.
+    """
     if load.kind == "closed":
         return replace(load, concurrency=max(1, math.ceil(load.concurrency * factor - 1e-9)))
     if load.kind == "offline":

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from planner.catalog import get_gpu, get_model
+from planner.demand import scaled_load
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
@@ -46,9 +47,9 @@ class DemandChange:
         return f"{_of('Demand', self.workload)} {_percent(self.factor)}"
 
     def apply(self, request: PlanRequest) -> PlanRequest:
-        """Scale arrivals, users or offline requests."""
+        """Scale arrivals, users or offline requests as growth does (``planner.demand.scaled_load``)."""
         factor = _factor(self.factor, "factor")
-        return _workloads(request, self.workload, lambda w: _more_load(w, factor))
+        return _workloads(request, self.workload, lambda w: replace(w, load=scaled_load(w.load, factor)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,16 +374,6 @@ def _workloads(request: PlanRequest, name: str, change: Callable[[PlanWorkload],
         _workload(request, name)
     changed = tuple(change(w) if name in ("", w.name) else w for w in request.workloads)
     return replace(request, workloads=changed)
-
-
-def _more_load(workload: PlanWorkload, factor: float) -> PlanWorkload:
-    load = workload.load
-    if load.kind == "closed":
-        return replace(workload, load=replace(load, concurrency=max(1, round(load.concurrency * factor))))
-    if load.kind == "offline":
-        return replace(workload, load=replace(load, requests=max(1, round((load.requests or 0) * factor))))
-    times = tuple(moment / factor for moment in load.times_s)
-    return replace(workload, load=replace(load, rate_per_s=load.rate_per_s * factor, times_s=times))
 
 
 def _priced(request: PlanRequest, gpu: str, change: Callable[[GpuHourPrice], GpuHourPrice]) -> PlanRequest:

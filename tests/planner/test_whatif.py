@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import whatif
+from planner.demand import planned
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import InputError
 from planner.plan_types import Placement, PlanRequest
@@ -51,6 +52,25 @@ def test_a_trace_arrives_faster() -> None:
     traced = workload("t", load=Load("open", rate_per_s=2.0, arrival="trace", times_s=(0.0, 1.0, 3.0)))
     found = whatif.apply(request([node("a")], [traced]), [whatif.DemandChange(2.0)])
     assert found.workloads[0].load.times_s == (0.0, 0.5, 1.5)
+
+
+@given(st.floats(0.1, 50), st.integers(1, 10_000))
+def test_no_plan_is_for_less_than_was_asked_and_growth_asks_alike(factor: float, users: int) -> None:
+    for load in (Load("closed", concurrency=users), Load("offline", requests=users)):
+        asked = request([node("a")], [workload("w", load=load)])
+        changed = whatif.apply(asked, [whatif.DemandChange(factor)]).workloads[0].load
+        found = changed.concurrency or changed.requests
+        assert max(1.0, users * factor - 1e-6) <= found < users * factor + 1
+        if 0.5 <= factor <= 2:
+            grown = dataclasses.replace(asked.workloads[0], plan_for_month=1, growth_per_month=factor - 1)
+            assert planned(dataclasses.replace(asked, workloads=(grown,))).workloads[0].load == changed
+
+
+def test_less_of_a_trace_is_every_other_arrival_not_slower_bursts() -> None:
+    times = (0.0, 1.0, 10.0, 11.0, 20.0, 21.0, 30.0, 31.0)
+    traced = workload("w", load=Load("open", arrival="trace", times_s=times))
+    found = whatif.apply(request([node("a")], [traced]), [whatif.DemandChange(0.5)])
+    assert found.workloads[0].load.times_s == (0.0, 10.0, 20.0, 30.0)
 
 
 @given(st.floats(0.02, 50))

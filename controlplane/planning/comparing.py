@@ -13,7 +13,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.planning.models import Plan
-from controlplane.planning.report import output_price
+from controlplane.planning.report import output_price, placed_mixes
 from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate, symbol
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
@@ -247,7 +247,8 @@ def _times(amount: Any, factor: Decimal) -> Decimal:
 def _output_price(result: Json, served: Mapping[str, Served], factor: Decimal) -> Decimal | None:
     """Of what is placed, as on the plan's own page."""
     costs = {item["id"]: item.get("cost") or {} for item in result.get("candidates", ())}
-    found = output_price(costs.get(item.candidate, {}) for item in served.values())
+    mixes = placed_mixes(result)
+    found = output_price(mixes.get(name) or costs.get(item.candidate, {}) for name, item in served.items())
     return None if found is None else (found * factor).quantize(CONVERTED_STEP)
 
 
@@ -255,6 +256,7 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
     by_id = {item["id"]: item for item in result.get("candidates", ())}
     verdicts = {item["workload"]: item for item in result.get("verdicts", ())}
     unplaced = {item["workload"]: item["replicas"] for item in result.get("unplaced", ())}
+    mixes = placed_mixes(result)
     prices = {
         node["name"]: _times(node["price"]["usd_per_gpu_hour"], factor)
         for node in (*request.get("nodes", ()), *result.get("purchased_nodes", ()))
@@ -271,10 +273,11 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
         key = counts.most_common(1)[0][0] if counts else verdict.get("chosen") or ""
         chosen = by_id.get(key, {})
         settings = chosen.get("settings") or {}
-        cost, performance = chosen.get("cost") or {}, chosen.get("performance") or {}
+        whole = mixes.get(name) or {**chosen, **(chosen.get("cost") or {})}
+        performance = whole.get("performance") or {}
         share = sum(count * by_id.get(i, {}).get("replica_share", 0.0) for i, count in counts.items())
-        per_token = cost.get("usd_per_mtok_output")
-        band = cost.get("usd_per_mtok_output_80")
+        per_token = whole.get("usd_per_mtok_output")
+        band = whole.get("usd_per_mtok_output_80")
         engines = dict.fromkeys((by_id.get(i, {}).get("settings") or {}).get("engine", "") for i in counts or [key])
         found[name] = Served(
             candidate=key,
@@ -291,7 +294,7 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
             ttft_ms=performance.get("ttft_ms_80"),
             tpot_ms=performance.get("tpot_ms_80"),
             headroom=share - 1 if counts else None,
-            evidence=chosen.get("evidence", ""),
+            evidence=performance.get("evidence") or chosen.get("evidence", ""),
             too_close=bool(verdict.get("too_close")),
             unplaced=unplaced.get(name, 0),
             sentence=verdict.get("sentence", ""),

@@ -112,6 +112,11 @@ def output_price(costs: Iterable[Mapping[str, Any]]) -> Decimal | None:
     return usd / tokens if tokens else None
 
 
+def placed_mixes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """By workload the mix that a plan (JSON of PlanResult) places: its figures are those of the whole workload."""
+    return {mix["workload"]: mix for mix in result.get("mixes") or () if mix["placed"]}
+
+
 def bill(request: PlanRequest, result: PlanResult) -> Bill:
     """The bill of ``result``: one row for each workload and candidate placed, in the order of the request."""
     by_id = {candidate.id: candidate for candidate in result.candidates}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.test import Client
 
 from controlplane.dashboard import mixview, planview
+from controlplane.planning.comparing import _served
 from controlplane.planning.report import bill
 from planner.jsonio import to_json
 from planner.plan_types import Placement, PlanResult
@@ -89,6 +91,19 @@ def test_the_bill_divides_tokens_as_the_mix_divides_requests() -> None:
     assert [row.performance for row in found] == [part.performance for part in mix.parts]
     alone = [row for row in bill(plan_request(), plan_result()).rows if row.workload.name == "code-completion"]
     assert [row.performance for row in alone] == [None]
+
+
+def test_plans_side_by_side_show_the_whole_of_a_mix() -> None:
+    mixed, single = to_json(placed()), to_json(plan_result())
+    mixed["mixes"][0]["performance"]["ttft_ms_80"] = {"value": 99.0, "low": 90.0, "high": 110.0}
+    request = to_json(plan_request())
+    whole, part = (_served(request, result, Decimal(1))["code-completion"] for result in (mixed, single))
+    assert whole.ttft_ms["value"] == 99.0
+    assert whole.usd_per_mtok_output == Decimal("1.40")
+    assert set(whole.engines) == {"vllm", "tensorrt_llm"}
+    chosen = next(c for c in single["candidates"] if c["id"] == part.candidate)
+    assert part.ttft_ms == chosen["performance"]["ttft_ms_80"]
+    assert str(part.usd_per_mtok_output) == chosen["cost"]["usd_per_mtok_output"]
 
 
 @pytest.mark.django_db

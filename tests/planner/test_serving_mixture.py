@@ -94,6 +94,33 @@ def test_samples_are_those_that_the_percentiles_of_a_run_were_made_of() -> None:
     assert found.itl_ms.p99 == pytest.approx(result.itl_ms.p99, rel=0.02)
 
 
+def test_a_router_that_draws_lots_gives_the_predicted_percentiles() -> None:
+    """12,000 requests dealt out one by one to a fast and a slow engine, against each at its own Poisson rate."""
+    rate, share = 40.0, 0.7
+    load = Load("open", rate_per_s=rate, requests=12_000)
+    inputs, outputs = Lengths("fixed", value=512), Lengths("normal", mean=60, sd=20)
+    fast, slow = step_model(REAL_FRONT_END, bandwidth=2.0), step_model(REAL_FRONT_END, bandwidth=0.3)
+    everyone = request_set(load, inputs, outputs, seed=3, block_tokens=16)
+    lots = np.random.default_rng(4).random(everyone.size) < share
+    dealt = []
+    for step, own in ((fast, lots), (slow, ~lots)):
+        part = replace(
+            everyone, first_issued=int(own.sum()),
+            **{name: getattr(everyone, name)[own] for name in ("sent_ms", "inputs", "outputs", "hits", "think_ms")},
+        )  # fmt: skip
+        dealt.append(run_requests(step, vllm_rules(), part).samples)
+    pooled = np.concatenate([samples.ttft_ms.values for samples in dealt])
+    predicted = []
+    for step, part in ((fast, share), (slow, 1 - share)):
+        drawn = request_set(replace(load, rate_per_s=rate * part), inputs, outputs, seed=5, block_tokens=16)
+        predicted.append((part, run_requests(step, vllm_rules(), drawn).samples))
+    found = mixed_latencies(predicted).ttft_ms
+    assert [found.p50, found.p90, found.p95] == pytest.approx(list(np.percentile(pooled, (50, 90, 95))), rel=0.05)
+    assert found.mean == pytest.approx(pooled.mean(), rel=0.05)
+    medians = [float(np.median(samples.ttft_ms.values)) for _, samples in predicted]
+    assert medians[1] > 1.5 * medians[0]
+
+
 def test_throughput_adds_up_and_the_weakest_evidence_counts() -> None:
     first, second = served(0.75, 6.0, replicas=3), served(0.25, 2.0, factor=2.0)
     second = replace(second, performance=replace(second.performance, evidence=Evidence.ROOFLINE, saturated=True))

@@ -63,9 +63,12 @@ def bin_size(node: PlanNode) -> int:
 
     A slice stands alone: MIG instances have no peer access.
     """
-    if node.slice_of:
-        return 1
-    return node.nvlink_domain if 1 < node.nvlink_domain < node.gpus else node.gpus
+    return 1 if node.slice_of else domain_size(node.gpus, node.nvlink_domain)
+
+
+def domain_size(gpus: int, nvlink_domain: int) -> int:
+    """GPUs of a node of ``gpus`` that one replica may take together; see ``bin_size``."""
+    return nvlink_domain if 1 < nvlink_domain < gpus else gpus
 
 
 def bins_of(node: PlanNode, index: int) -> tuple[Bin, ...]:

@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
-from controlplane.dashboard import fleetview
+from controlplane.dashboard import fleetview, roomview, selectors
 from controlplane.dashboard.pages import act, actor, page, paginate, show
 from controlplane.inventory import services
 from controlplane.inventory.models import Node
@@ -20,9 +20,21 @@ def fleet(request: HttpRequest) -> HttpResponse:
     """The GPU map."""
     by = request.GET.get("by") or "workload"
     by = by if by in dict(BY) else "workload"
-    rows = fleetview.fleet()
-    context = {"map": fleetview.fleet_map(rows, by), "totals": fleetview.totals(rows), "by": by, "by_choices": BY,
-               "kinds": fleetview.by_gpu(rows), "tab": "fleet"}  # fmt: skip
+    situation = fleetview.Situation.now()
+    rows = fleetview.fleet(situation=situation)
+    rooms = roomview.rooms(rows)
+    plan = situation.plan or selectors.latest_ready_plan()
+    context = {
+        "map": fleetview.fleet_map(rows, by),
+        "totals": fleetview.totals(rows),
+        "by": by,
+        "by_choices": BY,
+        "kinds": fleetview.by_gpu(rows),
+        "tab": "fleet",
+        "plan": plan,
+        "room_chart": roomview.chart(rooms) if rooms else None,
+        "more_replicas": roomview.more_replicas(rows, selectors.verdicts_of(plan).values()),
+    }
     return show(request, "dashboard/fleet_map.html", context)
 
 

@@ -72,10 +72,12 @@ _TRT_1_1 = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=0.55, la
 _TRT_HOPPER = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=1.55, latent_ms=0.45)
 _NO_LAUNCH = LaunchTime(layer_ms=0.0, experts_ms=0.0, narrow_experts_ms=0.0, latent_ms=0.0)
 
-# TensorRT-LLM 1.0 over pipeline stages has no overlap scheduler: Llama-3.3-70B in FP4 on 2, 4 and 8 RTX PRO 6000 takes
-# 0.021-0.028 ms a sequence of a micro-batch above the kernels, in each stage (performance page); later ones a third.
-_TRT_STAGE_MS_PER_SEQUENCE = 0.022
-_TRT_STAGE_SINCE_1_1_MS_PER_SEQUENCE = 0.008
+# TensorRT-LLM 1.0 over pipeline stages has no overlap scheduler, and every micro-batch is scheduled out of the requests
+# of all of them (``PyExecutor._schedule``): Llama-3.3-70B in FP4 on 2, 4 and 8 RTX PRO 6000 takes 0.021, 0.036 and 0.057
+# ms a sequence of a micro-batch above the kernels, in each stage (performance page), Llama-3.1-405B on 8 as much; later
+# versions a third on 2.
+_TRT_STAGE_MS_PER_SEQUENCE, _TRT_STAGE_MS_PER_ACTIVE = 0.009, 0.006
+_TRT_STAGE_SINCE_1_1 = 0.38
 
 # TensorRT-LLM 1.0, Llama-3.1-8B on 2, 4 and 8 H100 (public rows): never more than 9,230 streamed tokens a second at 128
 # clients, whatever the shape, and seconds of TTFT in the queue before it; B200 rows of later versions reach twice that.
@@ -167,8 +169,9 @@ def stage_time(resolved: ResolvedSettings) -> HostTime:
     overlapped = resolved.engine is not EngineName.TENSORRT_LLM or resolved.trt_backend != "pytorch"
     if resolved.pp <= 1 or overlapped:
         return _NOTHING
-    old = version_tuple(resolved.version)[:2] <= (1, 0)
-    each = _TRT_STAGE_MS_PER_SEQUENCE if old else _TRT_STAGE_SINCE_1_1_MS_PER_SEQUENCE
+    each = _TRT_STAGE_MS_PER_SEQUENCE + _TRT_STAGE_MS_PER_ACTIVE * resolved.pp
+    if version_tuple(resolved.version) >= (1, 1):
+        each *= _TRT_STAGE_SINCE_1_1
     return HostTime(fixed_ms=0.0, per_sequence_ms=each * resolved.pp)
 
 

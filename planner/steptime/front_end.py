@@ -73,7 +73,7 @@ _TRT_HOPPER = LaunchTime(layer_ms=0.57, experts_ms=0.65, narrow_experts_ms=1.55,
 _NO_LAUNCH = LaunchTime(layer_ms=0.0, experts_ms=0.0, narrow_experts_ms=0.0, latent_ms=0.0)
 
 # TensorRT-LLM 1.0 over pipeline stages has no overlap scheduler, and every micro-batch is scheduled out of the requests
-# of all of them (``PyExecutor._schedule``): Llama-3.3-70B in FP4 on 2, 4 and 8 RTX PRO 6000 takes 0.021, 0.036 and 0.057
+# of all (``PyExecutor._schedule``): Llama-3.3-70B in FP4 on 2, 4 and 8 RTX PRO 6000 takes 0.021, 0.036 and 0.057
 # ms a sequence of a micro-batch above the kernels, in each stage (performance page), Llama-3.1-405B on 8 as much; later
 # versions a third on 2.
 _TRT_STAGE_MS_PER_SEQUENCE, _TRT_STAGE_MS_PER_ACTIVE = 0.009, 0.006

@@ -87,6 +87,7 @@ def _on_h200(row: dict[str, str], kind: str, stated: dict[str, Any], words: str)
         "load": load,
         "input_tokens": int(row["isl"]),
         "output_tokens": int(row["osl"]),
+        "even_expert_routing": True,  # dummy weights
         **stated,
     }
     columns = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "output_tok_per_s": "output_tok_s"}

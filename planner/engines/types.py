@@ -61,6 +61,7 @@ class EngineSettings:
     piecewise_cuda_graphs: bool = False  # TensorRT-LLM: steps that hold a prompt run from captured graphs too
     attention_dp_wait_iters: int = 0  # TensorRT-LLM: steps that a prompt waits at most for prompts on every rank
     moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
+    even_expert_routing: bool = False  # tokens reach every expert alike, as with dummy weights; trained routers do not
     async_scheduling: bool | None = None  # the next step is scheduled while one runs (TensorRT-LLM: overlap scheduler)
 
     @property
@@ -112,6 +113,7 @@ class ResolvedSettings:
     logprobs: int = 0
     prompt_logprobs: bool = False
     moe_backend: str | None = None
+    even_expert_routing: bool = False
     piecewise_cuda_graphs: bool = False
     attention_dp_wait_iters: int = 0
     origin: dict[str, str] = field(default_factory=dict)

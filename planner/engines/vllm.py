@@ -231,6 +231,7 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "logprobs",
         "prompt_logprobs",
         "moe_backend",
+        "even_expert_routing",
         "piecewise_cuda_graphs",
         "attention_dp_wait_iters",
     )

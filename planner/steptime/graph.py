@@ -98,7 +98,8 @@ class StateOp:
 class MoeOp:
     """Routed experts of one layer over an expert group of ``tp`` x ``ep`` ranks fed by ``dp`` attention ranks.
 
-    ``kernel`` the engine's word for the kernel asked for; empty: its own choice.
+    ``kernel`` the engine's word for the kernel asked for; empty: its own choice. ``even`` tokens reach every expert
+    alike.
     """
 
     hidden: int
@@ -111,6 +112,7 @@ class MoeOp:
     dp: int
     weight: WeightFormat
     kernel: str = ""
+    even: bool = False
     count: float = 1.0
 
 
@@ -271,6 +273,7 @@ class _Builder:
             dp=self.resolved.dp,
             weight=self.weight(expert.precision, expert.bits),
             kernel=(self.resolved.moe_backend or "").lower(),
+            even=self.resolved.even_expert_routing,
         )
         self.add(moe, group.count)
         if self.resolved.dp > 1:

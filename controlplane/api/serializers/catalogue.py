@@ -157,6 +157,9 @@ class EstimateRequestSerializer(serializers.Serializer):
     prompt_logprobs = serializers.BooleanField(required=False)
     max_cudagraph_capture_size = serializers.IntegerField(required=False)
     moe_backend = serializers.CharField(required=False, help_text="Kernel of the routed experts, in the engine's word.")
+    even_expert_routing = serializers.BooleanField(
+        required=False, help_text="Tokens reach every expert alike, as with dummy weights; trained routers do not."
+    )
     piecewise_cuda_graphs = serializers.BooleanField(
         required=False, help_text="TensorRT-LLM: steps that hold a prompt run from captured graphs too."
     )

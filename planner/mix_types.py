@@ -48,12 +48,14 @@ class MixFlip:
 class MixRival:
     """How the plan with one engine alone serves the workload; ``reason`` says why it does not, or that it is the same.
 
-    ``parts`` are (candidate, replicas). ``saving`` is (its cost - the mix's) / its cost with the 80 % interval, above 0
-    where the mix is cheaper; ``too_close`` when that interval holds zero.
+    ``parts`` are (candidate, replicas), ``carried`` the share of the demand that they serve. ``saving`` is (its cost -
+    the mix's) / its cost with the 80 % interval, above 0 where the mix is cheaper; ``too_close`` when that interval
+    holds zero.
     """
 
     engine: str
     parts: tuple[tuple[str, int], ...] = ()
+    carried: float = 0.0
     performance: Performance | None = None  # of the whole workload
     usd_per_month: Decimal | None = None
     usd_per_mtok_output: Decimal | None = None

@@ -59,7 +59,7 @@ def mix_of(
     if split is None:
         return None
     placed = len(counts) > 1
-    carried = min(1.0, sum(unit.share * count for unit, count in zip(units, replicas, strict=True)))
+    carried = min(1.0, _able(found))
     rivals = tuple(_rival(engine, (units, replicas), every, workload, request, alone) for engine in ENGINE_LABEL)
     outcome = _outcome(rivals, carried)
     month = money(Decimal(str(month_usd(units, replicas))))
@@ -104,6 +104,11 @@ def _performance(counted: Counted, workload: PlanWorkload, request: PlanRequest)
         return units[0].candidate.performance
     split = _split(counted, workload, request)
     return None if split is None else split.whole
+
+
+def _able(counted: Counted) -> float:
+    """Share of the demand that these replicas carry within the SLO."""
+    return sum(unit.share * count for unit, count in zip(*counted, strict=True))
 
 
 def _placed(workload: PlanWorkload, placements: Sequence[Placement]) -> dict[str, int]:
@@ -190,20 +195,25 @@ def _rival(
     left_out = next((u.reason for u in plan.unplaced if u.workload == workload.name), "") if plan is not None else ""
     if engine not in workload.allowed_engines:
         return MixRival(engine, reason=f"The workload does not allow {label}.")
+    parts = tuple(counts.items())
+    carried = min(1.0, _able(rival)) if rival is not None else 0.0
     if rival is None or left_out:
-        why = f": {left_out}" if left_out else ""
-        return MixRival(engine, tuple(counts.items()), reason=f"{label} alone does not serve all of it here{why}.")
+        share = f"carries {100 * carried:.0f} % of it" if carried else "does not serve it"
+        return MixRival(
+            engine, parts, carried, reason=f"{label} alone {share} here{f': {left_out}' if left_out else ''}."
+        )
     if {u.candidate.id: n for u, n in zip(*rival, strict=True)} == {
         u.candidate.id: n for u, n in zip(*mix, strict=True)
     }:
-        return MixRival(engine, tuple(counts.items()), reason=f"{label} alone serves it in just this way.")
+        return MixRival(engine, parts, carried, reason=f"{label} alone serves it in just this way.")
     month = money(Decimal(str(month_usd(*rival))))
     tokens = rival[0][0].candidate.cost.mtok_output_per_month if rival[0][0].candidate.cost is not None else 0
     saving = saving_of(mix, rival, workload.n_plus_1)
     own = [unit for unit in every if unit.engine == engine and unit.candidate.sharers == 1]
     return MixRival(
         engine=engine,
-        parts=tuple(counts.items()),
+        parts=parts,
+        carried=carried,
         performance=_performance(rival, workload, request),
         usd_per_month=month,
         usd_per_mtok_output=(month / tokens).quantize(_STEP) if tokens else None,

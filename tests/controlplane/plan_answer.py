@@ -191,10 +191,10 @@ def hybrid(candidates: tuple[Candidate, ...]) -> Mix:
     flip = MixFlip("request rate", "req/s", 24.0, 30.0, (0.8, 720.0), "From a request rate of 30 req/s it is cheaper.")
     rivals = (
         MixRival(
-            "vllm", ((candidates[1].id, 4),), candidates[1].performance, Decimal("5840.00"), Decimal("1.40"),
+            "vllm", ((candidates[1].id, 4),), 1.0, candidates[1].performance, Decimal("5840.00"), Decimal("1.40"),
             Interval(0.0, -0.12, 0.1), True, (flip,),
         ),
-        MixRival("tensorrt_llm", reason="TensorRT-LLM alone does not serve all of it here."),
+        MixRival("tensorrt_llm", reason="TensorRT-LLM alone carries 80 % of it here."),
     )  # fmt: skip
     whole = candidates[0].performance
     assert whole is not None

@@ -55,7 +55,7 @@ def test_the_card_has_the_whole_its_parts_and_each_engine_alone() -> None:
     assert card.lines[0].engine == "hybrid"
     assert card.lines[1].what.startswith("2 × 2 H100-SXM5-80GB, TP 2")
     assert card.lines[3].performance is not None
-    assert card.lines[4].note == "TensorRT-LLM alone does not serve all of it here."
+    assert card.lines[4].note == "TensorRT-LLM alone carries 80 % of it here."
     assert [css for css, _, _ in card.segments] == ["tensorrt_llm", "vllm"]
     assert "41 % instead of 44 %" in card.split_words
     assert "still carries 90 % of the demand" in card.loss_words

@@ -110,6 +110,7 @@ def test_every_engine_alone_is_a_rival_or_says_why_not(planned) -> None:
     assert [row.engine for row in plan.engine_plans] == ["", "vllm", "tensorrt_llm"]
     for rival in mix.rivals:
         assert (rival.saving is None) == bool(rival.reason)
+        assert rival.carried == pytest.approx(1.0) if rival.saving is not None else rival.carried <= 1.0
         left_out = {item.workload for item in alone[rival.engine].unplaced}
         if rival.saving is not None:
             assert rival.saving.low <= rival.saving.value <= rival.saving.high
@@ -119,6 +120,21 @@ def test_every_engine_alone_is_a_rival_or_says_why_not(planned) -> None:
             assert {flip.parameter for flip in rival.flips} >= {"request rate"}
     verdict = next(v for v in plan.verdicts if v.workload == "chat")
     assert verdict.sentence == mix.sentence
+
+
+def test_what_finds_no_room_is_said_with_the_share_carried() -> None:
+    wanted = asked()
+    more = replace(wanted.workloads[0], load=Load("open", rate_per_s=120.0))
+    plan = make_plan(replace(wanted, workloads=(more,)))
+    mix = chat_mix(plan)
+    assert mix.placed
+    assert mix.carried < 0.99
+    assert mix.sentence.startswith(f"What finds room carries {100 * mix.carried:.0f} % of the demand.")
+    for rival in mix.rivals:
+        assert 0 < rival.carried <= mix.carried + 1e-6
+        assert f"alone carries {100 * rival.carried:.0f} % of it here" in rival.reason
+    carried_per_s = 120.0 * mix.carried
+    assert mix.performance.req_per_s == pytest.approx(carried_per_s, rel=0.08)
 
 
 def test_a_workload_that_one_replica_serves_has_a_hybrid_to_compare(planned) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from planner.catalog import get_model
+from planner.economics.currency import symbol
 from planner.economics.money import money, split_exactly
 from planner.errors import PlannerError
 from planner.evidence import Interval
@@ -80,7 +81,7 @@ def mix_of(
         usd_per_mtok_output_80=_price_band(unit_price, units, split),
         rivals=rivals,
         outcome=outcome,
-        sentence=_sentence(rivals, outcome, placed, carried, units),
+        sentence=_sentence(rivals, outcome, placed, carried, units) + _people_words(units, symbol(request.currency)),
     )
 
 
@@ -253,6 +254,13 @@ def _sentence(rivals: Sequence[MixRival], outcome: Outcome, placed: bool, carrie
         "unsettled": "Whether a hybrid wins lies within the error of the prediction.",
     }
     return " ".join([*parts, verdict[outcome]] if both and said else parts)
+
+
+def _people_words(units: Sequence[Unit], sign: str) -> str:
+    """What the people of the second engine take of the month; empty where none are paid."""
+    people = sorted({unit.engine: unit.people_usd for unit in units}.values())
+    more = sum(people[:-1])
+    return f" {sign}{more:,.0f} of its month are the people of a second engine." if more >= 1 else ""
 
 
 def _against(rival: MixRival, saving: Interval) -> str:

@@ -20,6 +20,8 @@ from planner.placement.disaggregation import deployed
 from planner.placement.sizing import at_planned_load
 from planner.plan import make_plan
 from planner.plan_types import Candidate, PlanRequest, PlanResult
+from planner.recommend.mixcost import unit_of
+from planner.recommend.mixes import _people_words
 from planner.recommend.mixsplit import Part, best_split
 from planner.serving.types import Lengths, Load, SloTarget
 
@@ -120,6 +122,16 @@ def test_every_engine_alone_is_a_rival_or_says_why_not(planned) -> None:
             assert {flip.parameter for flip in rival.flips} >= {"request rate"}
     verdict = next(v for v in plan.verdicts if v.workload == "chat")
     assert verdict.sentence == mix.sentence
+
+
+def test_people_of_a_second_engine_are_named(planned) -> None:
+    _, plan = planned
+    assert "second engine" not in chat_mix(plan).sentence
+    units = [unit_of(c) for c in plan.candidates if c.workload == "small" and c.status == "ok" and c.sharers == 1]
+    first, second = (next(u for u in units if u.engine == engine) for engine in ("vllm", "tensorrt_llm"))
+    paid = [replace(first, people_usd=320.0), replace(second, people_usd=400.0)]
+    assert _people_words(paid, "$") == " $320 of its month are the people of a second engine."
+    assert _people_words([paid[0], paid[0]], "$") == ""
 
 
 def test_what_finds_no_room_is_said_with_the_share_carried() -> None:

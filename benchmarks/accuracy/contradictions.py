@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 OTHER_MODEL = "its page is of another model than its command"
 OTHER_HARDWARE = "the same figures stand for other hardware too"
+OTHER_LOAD = "its script sent 512 requests at once whatever the point of its sweep"
 _FIGURES = ("output_tok_per_s", "total_tok_per_s", "req_per_s", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 _TELLING = 4
 """So many equal figures of five digits are a copy, not chance."""
@@ -21,6 +22,7 @@ def contradictions(rows: Sequence[dict[str, str]]) -> dict[str, str]:
     and nothing says to which.
     """
     found = {row["row_id"]: OTHER_MODEL for row in rows if _of_another_page(row)}
+    found.update({row["row_id"]: OTHER_LOAD for row in rows if _of_another_load(row)})
     copies: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     for row in rows:
         figures = tuple(value for name, value in row.items() if name.startswith(_FIGURES))
@@ -30,6 +32,17 @@ def contradictions(rows: Sequence[dict[str, str]]) -> dict[str, str]:
         if len({(row["gpu"], row["model"]) for row in same}) > 1:
             found.update({row["row_id"]: OTHER_HARDWARE for row in same})
     return found
+
+
+def _of_another_load(row: dict[str, str]) -> bool:
+    """SemiAnalysisAI/InferenceX, ``gptoss_fp4_h100_docker.sh`` from d22bf9c (2025-11-21) to its repair in 4e135fd
+    (2025-12-08): the load generator kept 512 requests under way, the server ran as many as the point of the sweep (4
+    to 64), and the row holds the former alone.
+    """
+    if row.get("source_id") != "aic_silicon:inferencex" or row["gpu"] != "H100-SXM-80GB":
+        return False
+    swept = row["engine"] == "vllm" and "gpt-oss" in row["model"]
+    return swept and row["concurrency"] == "512" and "2025-11-21" <= row["date"] <= "2025-12-08"
 
 
 def _of_another_page(row: dict[str, str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy.contradictions import OTHER_HARDWARE, OTHER_MODEL, contradictions
+from benchmarks.accuracy.contradictions import OTHER_HARDWARE, OTHER_LOAD, OTHER_MODEL, contradictions
 from benchmarks.accuracy.rows import contradictory_rows, serving_rows
 
 FIGURES = {"output_tok_per_s": "20.02", "ttft_ms_mean": "248013.29", "tpot_ms_mean": "305.47", "itl_ms_mean": "300.1"}
@@ -46,9 +46,33 @@ def test_figures_equal_to_the_last_digit_under_two_gpus_are_in_doubt_under_both(
     assert contradictions([rows[0], {**rows[0], "row_id": "d"}]) == {}, "a run that is listed twice"
 
 
+@pytest.mark.parametrize(
+    ("changes", "odd"),
+    [
+        ({}, True),
+        ({"date": "2025-12-09"}, False),
+        ({"date": "2025-11-02"}, False),
+        ({"concurrency": "64"}, False),
+        ({"gpu": "H200-SXM-141GB"}, False),
+    ],
+)
+def test_a_script_that_kept_512_clients_says_nothing_of_its_load(changes: dict[str, str], odd: bool) -> None:
+    swept = {
+        "row_id": "a",
+        "source_id": "aic_silicon:inferencex",
+        "source_path": "silicon_sample.csv",
+        "engine": "vllm",
+        "model": "openai/gpt-oss-120b",
+        "gpu": "H100-SXM-80GB",
+        "concurrency": "512",
+        "date": "2025-12-05",
+    }
+    assert contradictions([{**swept, **changes}]) == ({"a": OTHER_LOAD} if odd else {})
+
+
 def test_rows_in_doubt_are_scored_apart_and_none_is_lost() -> None:
     apart = contradictory_rows()
     assert {r.kind for r in apart} == {"contradictory"}
-    assert {r.notes for r in apart} == {OTHER_MODEL, OTHER_HARDWARE}
+    assert {r.notes for r in apart} == {OTHER_MODEL, OTHER_HARDWARE, OTHER_LOAD}
     for settings in (True, False):
         assert not {r.row_id for r in apart} & {r.row_id for r in serving_rows(settings=settings)}

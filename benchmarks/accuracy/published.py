@@ -55,8 +55,11 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         if "gpt-oss" in model:
             return _gpt_oss_on_tensorrt(load, clients, blackwell)
         return inferencex_tensorrt.settings(row, load)
+    found: dict[str, Any]
     if "llama" in model:
-        found: dict[str, Any] = {
+        found = {
+            **_image(row),
+            "async_scheduling": True,
             "gpu_memory_utilization": 0.9,
             "max_num_batched_tokens": 8192,
             "max_num_seqs": 512 if blackwell else clients,
@@ -66,6 +69,7 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         return found if row["gpu"].startswith("H100") else {**found, "kv_cache_dtype": "fp8"}
     if "gpt-oss" in model:
         found = {
+            **_image(row),
             "gpu_memory_utilization": 0.9,
             "max_num_batched_tokens": 8192,
             "max_num_seqs": 512 if blackwell else clients,
@@ -106,6 +110,13 @@ def _gpt_oss_on_tensorrt(load: dict[str, Any], clients: int, blackwell: bool) ->
         "max_cudagraph_capture_size": clients,
         "load": {**load, "stream_interval": 20},
     }
+
+
+def _image(row: dict[str, str]) -> dict[str, str]:
+    """The vLLM of a row that does not say: the images of ``70b-tmpl.yml`` and ``gptoss-tmpl.yml`` at its date."""
+    if row["engine_version"]:
+        return {}
+    return {"engine_version": "0.10.2"} if row["date"] < "2025-11-04" else {"engine_version": "0.11.2"}
 
 
 def _gpustack(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:

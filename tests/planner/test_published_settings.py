@@ -1,4 +1,4 @@
-"""What the accuracy benchmark reads of the launch scripts published beside DeepSeek's TensorRT-LLM rows."""
+"""What the accuracy benchmark reads of launch scripts and commands published beside rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.accuracy.published import INFERENCEX, published
+from benchmarks.accuracy.published import GPUSTACK, INFERENCEX, published
 from planner.steptime.variants import accepted_drafts
 
 
@@ -94,3 +94,34 @@ def test_llama_keeps_its_cache_as_the_script_says_where_the_run_did(gpu: str, ca
     found = settings(64, engine="vllm", model="meta-llama/Llama-3.1-70B", gpu=gpu, engine_version="", precision="fp8")
     assert found.get("kv_cache_dtype") == cache
     assert found["max_num_seqs"] == (512 if gpu.startswith("B200") else 64)
+
+
+@pytest.mark.parametrize(
+    ("model", "date", "stated", "version"),
+    [
+        ("meta-llama/Llama-3.1-70B", "2025-10-29", "", "0.10.2"),
+        ("openai/gpt-oss-120b", "2025-11-02", "", "0.10.2"),
+        ("openai/gpt-oss-120b", "2025-12-05", "", "0.11.2"),
+        ("openai/gpt-oss-120b", "2026-03-27", "0.18.0", None),
+    ],
+)
+def test_vllm_of_a_row_without_version_is_the_image_of_its_day(
+    model: str, date: str, stated: str, version: str | None
+) -> None:
+    found = settings(64, engine="vllm", model=model, gpu="H200-SXM-141GB", date=date, engine_version=stated)
+    assert found.get("engine_version") == version
+    assert found["async_scheduling"] is True
+
+
+@pytest.mark.parametrize(
+    ("flags", "pp", "asked"), [("--async-scheduling", "1", True), ("--async-scheduling", "2", None), ("", "", None)]
+)
+def test_asynchronous_scheduling_is_read_off_a_command_that_could_run(flags: str, pp: str, asked: bool | None) -> None:
+    """vLLM 0.10.2 and 0.11.0 refuse it with pipeline stages (``engine/arg_utils.py``)."""
+    row = {
+        "source_id": GPUSTACK, "dataset": "random", "num_prompts": "500", "pp": pp,
+        "notes": f"section: x; cmd: vllm serve openai/gpt-oss-120b {flags} --max-model-len 32768",
+    }  # fmt: skip
+    found = published(row, {"kind": "closed", "concurrency": 500})
+    assert found.get("async_scheduling") is asked
+    assert found["max_model_len"] == 32768

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy.contradictions import OTHER_HARDWARE, OTHER_LOAD, OTHER_MODEL, contradictions
+from benchmarks.accuracy.contradictions import (
+    BEYOND_HARDWARE,
+    OTHER_HARDWARE,
+    OTHER_LOAD,
+    OTHER_MODEL,
+    contradictions,
+)
 from benchmarks.accuracy.rows import contradictory_rows, serving_rows
 
 FIGURES = {"output_tok_per_s": "20.02", "ttft_ms_mean": "248013.29", "tpot_ms_mean": "305.47", "itl_ms_mean": "300.1"}
@@ -70,9 +76,22 @@ def test_a_script_that_kept_512_clients_says_nothing_of_its_load(changes: dict[s
     assert contradictions([{**swept, **changes}]) == ({"a": OTHER_LOAD} if odd else {})
 
 
+def test_prompts_that_no_gpu_could_compute_did_not_run_on_it() -> None:
+    """32B in FP4 on two B200: 416 clients of 15,000 tokens every 7.5 s are 27 PFLOPS a GPU, three times its peak."""
+    told = {
+        "load_type": "concurrency", "concurrency": "416", "isl": "15000", "osl": "500", "ttft_ms": "719",
+        "tpot_ms": "13.66", "n_gpus": "2", "precision": "fp4",
+    }  # fmt: skip
+    base = {**row("a", "Qwen/Qwen3-32B", "silicon_sample.csv", gpu="B200-SXM-180GB"), **told}
+    assert contradictions([base]) == {"a": BEYOND_HARDWARE}
+    assert contradictions([{**base, "concurrency": "104"}]) == {}
+    assert contradictions([{**base, "model": "of/nobody"}]) == {}
+    assert contradictions([{**base, "n_gpus": ""}]) == {}
+
+
 def test_rows_in_doubt_are_scored_apart_and_none_is_lost() -> None:
     apart = contradictory_rows()
     assert {r.kind for r in apart} == {"contradictory"}
-    assert {r.notes for r in apart} == {OTHER_MODEL, OTHER_HARDWARE, OTHER_LOAD}
+    assert {r.notes for r in apart} == {OTHER_MODEL, OTHER_HARDWARE, OTHER_LOAD, BEYOND_HARDWARE}
     for settings in (True, False):
         assert not {r.row_id for r in apart} & {r.row_id for r in serving_rows(settings=settings)}

@@ -27,6 +27,7 @@ class MixLine:
     usd_per_month: Any = None
     saving: Json | None = None
     note: str = ""
+    arithmetic: tuple[tuple[str, str], ...] = ()  # what its figures were made of
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,16 @@ def mix_card(row: WorkloadRow) -> MixCard | None:
     whole = MixLine(
         "whole", "hybrid" if len({part["engine"] for part in mix["parts"]}) > 1 else mix["parts"][0]["engine"],
         "As one service", 1.0, None, mix["performance"], row_price(mix), mix["usd_per_month"],
+        arithmetic=(*_shares(mix["parts"], by_id), *_MERGED, *_facts(mix["performance"])),
     )  # fmt: skip
     parts = [
         MixLine(
             "part", part["engine"], words(part["candidate_id"], part["replicas"], by_id), part["share"],
             part["endpoint_weight"], part["performance"], None, part["usd_per_month"],
+            arithmetic=(
+                ("Carries", f"{fmt.percent(part['capacity_share'])} of the demand within the SLO"),
+                *_facts(part["performance"]),
+            ),
         )
         for part in mix["parts"]
     ]  # fmt: skip
@@ -121,17 +127,48 @@ def _alone(rival: Json, by_id: Mapping[str, Json]) -> MixLine:
         usd_per_month=rival["usd_per_month"],
         saving=rival["saving"],
         note=rival["reason"],
+        arithmetic=_facts(rival["performance"]),
     )
+
+
+_MERGED = (
+    ("Percentiles", "of all requests together, never means of percentiles"),
+    ("Band", "all parts at their low, and all at their high ends at once"),
+    ("Month", "replicas of every part, and the people of each engine once"),
+)
+
+
+def _shares(parts: Sequence[Json], by_id: Mapping[str, Json]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for part in parts:
+        label = f"{fmt.engine_label(part['engine'])}, {words(part['candidate_id'], part['replicas'], by_id)}"
+        found.append((fmt.percent(part["share"]), label))
+    return tuple(found)
+
+
+def _facts(performance: Json | None) -> tuple[tuple[str, str], ...]:
+    """What is simulated beside the figures shown; empty where nothing was."""
+    if performance is None:
+        return ()
+    found = [
+        ("Requests", f"{fmt.sig(performance['req_per_s'])} req/s"),
+        ("Mean batch", fmt.sig(performance["mean_batch"])),
+        ("Busy", fmt.percent(performance["utilisation"])),
+        ("KV in use", fmt.percent(performance["mean_kv_used"])),
+        ("Residuals", f"{performance.get('residuals_of', '')}, load {performance.get('load_region', '')}"),
+    ]
+    if performance["goodput_per_s"] is not None:
+        found.append(("Within every objective", f"{fmt.sig(performance['goodput_per_s'])} req/s"))
+    return tuple(found)
 
 
 def _segments(parts: Sequence[Json], by_id: Mapping[str, Json]) -> tuple[Segment, ...]:
     found = []
     seen: Counter[str] = Counter()
-    for part in parts:
+    for part, (percent, label) in zip(parts, _shares(parts, by_id), strict=True):
         css = part["engine"] + (" again" if seen[part["engine"]] % 2 else "")
         seen[part["engine"]] += 1
-        label = f"{fmt.engine_label(part['engine'])}, {words(part['candidate_id'], part['replicas'], by_id)}"
-        found.append((css, float(part["share"]), f"{label}: {fmt.percent(part['share'])} of the requests"))
+        found.append((css, float(part["share"]), f"{label}: {percent} of the requests"))
     return tuple(found)
 
 

@@ -57,6 +57,11 @@ def test_the_card_has_the_whole_its_parts_and_each_engine_alone() -> None:
     assert card.lines[3].performance is not None
     assert card.lines[4].note == "TensorRT-LLM alone carries 80 % of it here."
     assert [css for css, _, _ in card.segments] == ["tensorrt_llm", "vllm"]
+    whole = dict(card.lines[0].arithmetic)
+    assert whole["56 %"].startswith("TensorRT-LLM, 2 × 2 H100")
+    assert "never means of percentiles" in whole["Percentiles"]
+    assert "of the demand within the SLO" in dict(card.lines[1].arithmetic)["Carries"]
+    assert card.lines[4].arithmetic == ()
     assert "41 % instead of 44 %" in card.split_words
     assert "still carries 90 % of the demand" in card.loss_words
     assert [engine for engine, _ in card.flips] == ["vllm"]

@@ -65,6 +65,15 @@ def timeline(curve: Curve) -> Chart | None:
     return figures_load.burst_timeline(found, note=note)
 
 
+def no_timeline(curve: Curve) -> str:
+    """Why there is no picture of a burst inside the engine; empty where there is one."""
+    if curve.points.get("timeline"):
+        return ""
+    if curve.candidate.get("disagg"):
+        return "No timeline of a burst: prefill and decode pools are several engines, each with a queue of its own."
+    return "No timeline of a burst: a request is one pass, so nothing waits in a batch or holds a KV cache."
+
+
 def objective(workload: Json, metric: str) -> tuple[str, float | None]:
     """The statistic and limit of the workload's objective on ``metric``; the median when it has none."""
     for target in workload.get("slo", ()):
@@ -126,8 +135,7 @@ def _chart(
         if knee:
             colour = palette.ENGINE.get(curve.engine, palette.TEXT_3)
             shapes.append(marker_line("x", float(knee), colour))
-            if at == 0:
-                notes.append(edge_note("x", float(knee), f"knee {fmt.sig(knee)}", palette.TEXT_2))
+            notes.append({**edge_note("x", float(knee), f"knee {fmt.sig(knee)}", colour), "yshift": -16 * at})
     if limit is not None:
         shapes.append(marker_line("y", limit, palette.FAILED))
         notes.append(edge_note("y", limit, f"SLO {fmt.duration(limit / 1000)}", palette.FAILED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,17 @@ from controlplane.dashboard.planrow import (
     usd_per_mtok,
 )
 from controlplane.planning.report import output_price
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What one engine can do for a workload: a state of the page with its word, and (GPUs, reason) where it cannot."""
+
+    engine: str
+    state: str
+    word: str
+    gpus: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
 
 
 def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
@@ -117,10 +129,12 @@ def growths(request: Json) -> list[tuple[str, float]]:
 def left_out(row: WorkloadRow) -> list[dict[str, Any]]:
     """Why candidates cannot serve the workload: one entry for each engine, state and reason, with where it holds."""
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    first: dict[tuple[str, str, str], str] = {}
     for candidate in row.candidates:
         if candidate.get("status") == "ok":
             continue
         key = (engine_of(candidate) or "", candidate["status"], " ".join(candidate.get("reasons", ())))
+        first.setdefault(key, candidate["id"])
         shapes = groups.setdefault(key, {}).setdefault(candidate["gpu"], [])
         shape = fmt.shape(candidate) if candidate.get("settings") else ""
         if shape and shape not in shapes:
@@ -130,14 +144,44 @@ def left_out(row: WorkloadRow) -> list[dict[str, Any]]:
             "engine": engine,
             "status": status,
             "reason": reason or "No reason was given.",
+            "example": first[engine, status, reason],
             "where": [f"{gpu} ({'; '.join(shapes)})" if shapes else gpu for gpu, shapes in where.items()],
         }
         for (engine, status, reason), where in groups.items()
     ]
 
 
-def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
-    """Feasible candidates, cheapest first; the chosen one and the runner-up whatever they cost."""
+def engine_states(row: WorkloadRow) -> list[EngineState]:
+    """Each engine before any figure: where it can serve the workload, and where and why it cannot."""
+    allowed = row.workload.get("allowed_engines") or ENGINES
+    return [_engine_state(row, engine, engine in allowed) for engine in ENGINES]
+
+
+def _engine_state(row: WorkloadRow, engine: str, allowed: bool) -> EngineState:
+    if not allowed:
+        return EngineState(engine, "unsupported", "Not allowed", (), (("", "The workload does not allow it."),))
+    own = [c for c in row.candidates if engine_of(c) == engine]
+    serves = tuple(dict.fromkeys(c["gpu"] for c in own if c.get("status") == "ok"))
+    refused: dict[str, tuple[str, str]] = {}
+    for candidate in own:
+        if candidate["gpu"] not in serves:
+            reasons = " ".join(candidate.get("reasons", ())) or "No reason was given."
+            refused.setdefault(candidate["gpu"], (candidate["status"], reasons))
+    by_reason: dict[str, list[str]] = {}
+    for gpu, (_, reason) in refused.items():
+        by_reason.setdefault(reason, []).append(gpu)
+    whys = tuple((", ".join(gpus), reason) for reason, gpus in by_reason.items())
+    if serves:
+        return EngineState(engine, "ok", "Can serve it", serves, whys)
+    if not own:
+        return EngineState(engine, "no_data", "Not computed", (), (("", "No candidate of this engine was computed."),))
+    unsupported = all(status == "unsupported" for status, _ in refused.values())
+    word = "Unsupported" if unsupported else "Cannot serve it"
+    return EngineState(engine, "unsupported" if unsupported else "infeasible", word, (), whys)
+
+
+def ranked(row: WorkloadRow, limit: int | None = 14) -> list[dict[str, Any]]:
+    """Feasible candidates, cheapest first, ``limit`` of them; the chosen one and the runner-up whatever they cost."""
 
     def key(candidate: Json) -> Decimal:
         cost = usd_per_mtok(candidate)
@@ -145,7 +189,7 @@ def ranked(row: WorkloadRow, limit: int = 14) -> list[dict[str, Any]]:
 
     named = {row.verdict.get("chosen"), row.verdict.get("runner_up")}
     feasible = sorted((c for c in row.candidates if c.get("status") == "ok"), key=key)
-    feasible = [c for at, c in enumerate(feasible) if at < limit or c["id"] in named]
+    feasible = [c for at, c in enumerate(feasible) if limit is None or at < limit or c["id"] in named]
     return [
         {
             "candidate": candidate,

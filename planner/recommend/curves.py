@@ -41,9 +41,10 @@ class CandidateCurve:
     """Predictions for one replica from light load to beyond the knee.
 
     ``axis`` rate (requests/s offered) or concurrency (requests at once). ``knee`` is the largest load within the SLO,
-    None where the workload is offline and knows none. ``usd_per_hour`` of one replica at the planned load, constant
-    along the curve: a GPU costs the same idle and busy. ``timeline`` of a burst: arrivals at twice the knee's rate (or
-    twice its users) for half of each ``BURST_PERIOD_S``; None for one-pass models.
+    None where the workload is offline and knows none, and for a candidate that breaks the SLO at any load.
+    ``usd_per_hour`` of one replica at the planned load, constant along the curve: a GPU costs the same idle and busy.
+    ``timeline`` of a burst: arrivals at twice the knee's rate (or twice its users) for half of each
+    ``BURST_PERIOD_S``; None for one-pass models.
     """
 
     candidate_id: str
@@ -63,10 +64,11 @@ def candidate_curve(
 ) -> CandidateCurve:
     """Simulate ``candidate`` at ``SHARES`` of what it carries; ``progress`` gets the share that is done.
 
-    Raises InfeasibleError for a candidate that serves nothing. A unit of prefill and decode pools has no timeline: it
-    is more than one engine.
+    One that fits but breaks the SLO at any load is drawn over streams, as an offline workload is: how far off it is.
+    Raises InfeasibleError for a candidate that serves nothing: unsupported, or too large for its GPUs. A unit of
+    prefill and decode pools has no timeline: it is more than one engine.
     """
-    if candidate.status != "ok" or candidate.settings is None or candidate.memory is None:
+    if not can_be_drawn(candidate):
         reason = next(iter(candidate.reasons), "it is not feasible")
         raise InfeasibleError(f"there is no load to draw: {reason}", field="candidate", value=candidate.id)
     model = get_model(workload.model)
@@ -90,9 +92,17 @@ def candidate_curve(
     return CandidateCurve(candidate.id, axis, knee, tuple(points), usd, timeline, burst)
 
 
+def can_be_drawn(candidate: Candidate) -> bool:
+    """Whether an engine of the candidate would start: it is supported and its memory suffices."""
+    started = candidate.settings is not None and candidate.memory is not None and candidate.memory.fits
+    return started and candidate.status in ("ok", "infeasible")
+
+
 def _loads(candidate: Candidate, workload: PlanWorkload) -> tuple[float | None, list[Load]]:
     """The knee and the loads along the axis: rates (open), users (closed) or streams (offline)."""
     load = workload.load
+    if candidate.status != "ok":
+        return None, _streams(candidate, load)
     if load.kind == "open":
         knee = candidate.replica_rate_per_s
         if load.arrival == "trace":
@@ -104,11 +114,16 @@ def _loads(candidate: Candidate, workload: PlanWorkload) -> tuple[float | None, 
         most = max(1.0, candidate.replica_share * load.concurrency)
         marks = sorted({max(1, round(most * share)) for share in SHARES})
         return most, [replace(load, concurrency=users, requests=max(REQUESTS, 2 * users)) for users in marks]
+    return None, _streams(candidate, load)
+
+
+def _streams(candidate: Candidate, load: Load) -> list[Load]:
+    """One request at a time up to as many as the engine seats, in equal ratios."""
     seats = candidate.settings.max_num_seqs * candidate.settings.dp if candidate.settings else OFFLINE_STREAMS
     top = min(seats, OFFLINE_STREAMS)
     marks = sorted({max(1, round(top ** (i / (len(SHARES) - 1)))) for i in range(len(SHARES))})
     base = Load("closed", prefix_hit=load.prefix_hit)
-    return None, [replace(base, concurrency=streams, requests=max(REQUESTS, 2 * streams)) for streams in marks]
+    return [replace(base, concurrency=streams, requests=max(REQUESTS, 2 * streams)) for streams in marks]
 
 
 def _predicted(

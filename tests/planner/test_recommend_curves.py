@@ -75,5 +75,20 @@ def test_embeddings_have_a_curve_without_tokens_or_a_queue_of_decodes() -> None:
 
 def test_what_serves_nothing_has_no_curve() -> None:
     candidate, asked = first(CHAT)
-    with pytest.raises(InfeasibleError, match="too slow"):
-        candidate_curve(replace(candidate, status="infeasible", reasons=("too slow",)), CHAT, asked)
+    for gone in (
+        replace(candidate, status="unsupported", reasons=("no kernels",)),
+        replace(candidate, status="infeasible", memory=replace(candidate.memory, fits=False), reasons=("no kernels",)),
+    ):
+        with pytest.raises(InfeasibleError, match="no kernels"):
+            candidate_curve(gone, CHAT, asked)
+
+
+def test_one_that_breaks_the_slo_at_any_load_shows_by_how_much() -> None:
+    strict = replace(CHAT, slo=(SloTarget("tpot", "p90", 0.5),))
+    asked = request([node("a", gpus=1)], [strict])
+    candidate = next(c for c in candidates(strict, asked) if c.status == "infeasible" and c.memory and c.memory.fits)
+    curve = candidate_curve(candidate, strict, asked)
+    assert (curve.axis, curve.knee) == ("concurrency", None)
+    assert curve.points[0].concurrency == 1
+    assert not any(point.meets_slo for point in curve.points)
+    assert curve.timeline is not None

@@ -36,6 +36,8 @@ from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
 
+CANDIDATES = 14
+"""Candidates that a workload's page lists unless all are asked for."""
 EXPORT_TARGETS = (
     ("owners", "As the nodes' owners start it"),
     ("commands", "Shell commands"),
@@ -152,7 +154,8 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     """One workload of a plan: verdict, flips, curves, all candidates, Pareto, memory, cost, what was left out."""
     record = _plan(pk)
     row, rows = _workload_row(record, name)
-    ranked = planview.ranked(row)
+    everything = request.GET.get("candidates") == "all"
+    ranked = planview.ranked(row, None if everything else CANDIDATES)
     cost = (row.chosen or {}).get("cost") or {}
     pair = [(title, c) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c]
     bars = [(title, c["memory"]) for title, c in pair if c.get("memory")]
@@ -161,6 +164,8 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "row": row,
         "rows": rows,
         "ranked": ranked,
+        "engine_states": planview.engine_states(row),
+        "feasible": sum(c.get("status") == "ok" for c in row.candidates),
         "usd_axis": planview.usd_axis(ranked),
         "left_out": planview.left_out(row),
         "side_by_side": plancompare.side_by_side(row),
@@ -192,6 +197,7 @@ def _curves(
     found: dict[str, Any] = {
         "curve_charts": curves.charts(same_axis, row.workload) if same_axis else [],
         "timeline": curves.timeline(drawn[0]) if drawn else None,
+        "timeline_reason": curves.no_timeline(drawn[0]) if drawn else "",
         "curve_reason": first.reason if first is not None and not first.points else "",
         "curve_candidate": wanted[0][1] if wanted else None,
     }
@@ -199,6 +205,12 @@ def _curves(
     if job is not None and job.state != Job.State.SUCCEEDED:
         found |= progress_context(request, job)
     return found
+
+
+def _drawable(candidate: planrow.Json) -> bool:
+    """Whether its engine would start, so that its load can be drawn."""
+    fits = bool((candidate.get("memory") or {}).get("fits"))
+    return bool(candidate.get("settings")) and fits and candidate.get("status") in ("ok", "infeasible")
 
 
 @page()
@@ -217,7 +229,8 @@ def plan_candidate(request: HttpRequest, pk: int) -> HttpResponse:
         "candidate": found,
         "engine": planrow.engine_of(found),
         "usd": planrow.usd_per_mtok(found),
-        "parallelism": fmt.parallelism(found.get("settings")),
+        "parallelism": fmt.shape(found) if found.get("settings") else found["id"].rsplit("/", 2)[-2],
+        "drawable": _drawable(found),
         "workings": arithmetic.of_candidate(record.request or {}, found),
         "memory_chart": figures.memory_stack([(label, ledger)], ident="memory") if ledger else None,
         "split_chart": figures.cost_split(cost.get("parts", ()), ident="cost") if cost else None,

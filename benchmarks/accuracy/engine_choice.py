@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import Any
 
 from benchmarks.accuracy.latency import Scored, score_all
-from benchmarks.accuracy.rows import MeasuredRow, serving_rows, static_rows
+from benchmarks.accuracy.rows import DATA, MeasuredRow, measurements, serving_rows, static_rows
 
 MARGIN = 0.05
 KEY = ("model", "gpu", "precision", "tp", "pp", "ep", "dp", "input_tokens", "output_tokens", "load")
@@ -36,8 +36,11 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy engine-choice")
     parser.add_argument("--limit", type=int, default=0, help="at most so many pairs")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--data", type=measurements, default=DATA, help="folder of other measurements in the same columns"
+    )
     options = parser.parse_args(argv)
-    found = pairs(serving_rows() + static_rows())
+    found = pairs(serving_rows(folder=options.data) + static_rows(options.data))
     keys = sorted(found)
     if options.limit:
         keys = keys[:: max(1, len(keys) // options.limit)]

@@ -24,9 +24,11 @@ from benchmarks.accuracy.explain import explanation
 from benchmarks.accuracy.own_runs import h200_rows, own_rows, series4_rows, worker_rows
 from benchmarks.accuracy.residuals import cross_validated, write
 from benchmarks.accuracy.rows import (
+    DATA,
     MeasuredRow,
     contradictory_rows,
     disagg_rows,
+    measurements,
     offline_rows,
     serving_rows,
 )
@@ -47,6 +49,9 @@ KINDS = (
 NOT_ITS_OWN = ("serving_stated", "contradictory", "disagg")
 """Kinds that aiconfigurator's estimate is not held beside: the same rows again, rows that nothing can meet, and pools,
 which it sizes otherwise."""
+
+OF_THIS_PROJECT = ("h200_runs", "h200_worker", "h200_series4")
+"""Kinds that a folder of other measurements does not hold."""
 
 
 @dataclass(frozen=True)
@@ -229,22 +234,26 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
     parser.add_argument("--write-residuals", action="store_true")
     parser.add_argument("--dump", type=Path, help="write each row's prediction as JSON lines")
+    parser.add_argument("--data", type=measurements, default=DATA, help="folder of other measurements in the same columns: "
+                        "serving_results, offline_results, h200_vllm024, each .csv or .csv.gz")  # fmt: skip
     parser.add_argument("--slot-short", action="store_true", help="what TensorRT-LLM 1.0's rows look like: one slot "
                         "fewer than clients, as nothing published says")  # fmt: skip
     options = parser.parse_args(argv)
+    folder: Path = options.data
     rows: list[MeasuredRow] = []
     for name, load in (
-        ("serving", lambda: serving_rows(options.unstated, settings=True)),
-        ("serving_stated", lambda: serving_rows(options.unstated)),
-        ("contradictory", lambda: contradictory_rows(options.unstated)),
-        ("offline", offline_rows),
-        ("h200", h200_rows),
+        ("serving", lambda: serving_rows(options.unstated, folder, settings=True)),
+        ("serving_stated", lambda: serving_rows(options.unstated, folder)),
+        ("contradictory", lambda: contradictory_rows(options.unstated, folder)),
+        ("offline", lambda: offline_rows(folder)),
+        ("h200", lambda: h200_rows(folder)),
         ("h200_runs", own_rows),
         ("h200_worker", worker_rows),
         ("h200_series4", series4_rows),
-        ("disagg", lambda: disagg_rows(options.unstated)),
+        ("disagg", lambda: disagg_rows(options.unstated, folder)),
     ):
-        if options.kind in (None, name):
+        elsewhere = folder != DATA and name in OF_THIS_PROJECT
+        if options.kind in (None, name) and not elsewhere:
             found = load()
             every = max(1, len(found) // options.limit) if options.limit else 1
             rows.extend(found[::every])

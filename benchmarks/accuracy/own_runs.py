@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.rows import DATA, MeasuredRow, family, number, read_packed, whole
+from benchmarks.accuracy.rows import DATA, MeasuredRow, family, number, read_table, whole
 
 OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
 WORKER_RUNS = OWN_RUNS.with_name("worker.csv")
@@ -17,9 +17,9 @@ SHARE_OF_SMALL_POOL = 0.15907
 """Share of memory that leaves Qwen3-8B the 2,500 blocks which ``--num-gpu-blocks-override`` gave it in those runs."""
 
 
-def h200_rows() -> list[MeasuredRow]:
+def h200_rows(folder: Path = DATA) -> list[MeasuredRow]:
     """Our own runs of vLLM 0.24.0 on one H200."""
-    return [_on_h200(row, "h200", {"model": f"Qwen/{row['model']}"}, "") for row in read_packed("h200_vllm024.csv.gz")]
+    return [_on_h200(row, "h200", {"model": f"Qwen/{row['model']}"}, "") for row in read_table("h200_vllm024", folder)]
 
 
 def own_rows() -> list[MeasuredRow]:

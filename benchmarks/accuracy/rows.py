@@ -10,6 +10,7 @@ spread is read as large as their mean (an exponential distribution); equal lengt
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import math
@@ -82,9 +83,25 @@ def family(model: str) -> str:
     return "other"
 
 
-def read_packed(name: str) -> list[dict[str, str]]:
-    """Rows of a packed table in ``benchmarks/data/measured``."""
-    with gzip.open(DATA / name, "rt", encoding="utf-8", newline="") as source:
+def measurements(text: str) -> Path:
+    """A folder of measurements, for argparse."""
+    folder = Path(text)
+    if not any(folder.glob("*_results.csv*")) and not any(folder.glob("h200_vllm024.csv*")):
+        raise argparse.ArgumentTypeError(
+            f"{text} holds no serving_results, offline_results or h200_vllm024, .csv or .csv.gz"
+        )
+    return folder
+
+
+def read_table(name: str, folder: Path = DATA) -> list[dict[str, str]]:
+    """Rows of ``name``.csv.gz or ``name``.csv in ``folder``; none where a folder of other measurements lacks it."""
+    packed, plain = folder / f"{name}.csv.gz", folder / f"{name}.csv"
+    if packed.exists() or folder == DATA:
+        with gzip.open(packed, "rt", encoding="utf-8", newline="") as source:
+            return list(csv.DictReader(source))
+    if not plain.exists():
+        return []
+    with plain.open(encoding="utf-8", newline="") as source:
         return list(csv.DictReader(source))
 
 
@@ -94,19 +111,19 @@ def whole(row: dict[str, str], key: str) -> int | None:
     return None if value is None else int(value)
 
 
-def serving_rows(unstated: str = "mean", *, settings: bool = False) -> list[MeasuredRow]:
+def serving_rows(unstated: str = "mean", folder: Path = DATA, *, settings: bool = False) -> list[MeasuredRow]:
     """Aggregated serving under a closed or open load: the comparable rows.
 
     ``settings`` adds what the row's source publishes beside the row, see ``published``.
     """
-    table = read_packed("serving_results.csv.gz")
+    table = read_table("serving_results", folder)
     odd = contradictions(table)
     return _serving([row for row in table if row["row_id"] not in odd], unstated, settings=settings)
 
 
-def contradictory_rows(unstated: str = "mean") -> list[MeasuredRow]:
+def contradictory_rows(unstated: str = "mean", folder: Path = DATA) -> list[MeasuredRow]:
     """Rows of the same kind that contradict what is published beside them, with what does in ``notes``."""
-    table = read_packed("serving_results.csv.gz")
+    table = read_table("serving_results", folder)
     odd = contradictions(table)
     found = _serving([row for row in table if row["row_id"] in odd], unstated, settings=True)
     return [replace(row, kind="contradictory", notes=odd[row.row_id]) for row in found]
@@ -198,14 +215,14 @@ def _tokens(row: dict[str, str], key: str) -> Any:
     return max(1, round(nominal))
 
 
-def disagg_rows(unstated: str = "mean") -> list[MeasuredRow]:
+def disagg_rows(unstated: str = "mean", folder: Path = DATA) -> list[MeasuredRow]:
     """Disaggregated serving, where the row says how many instances of which shape each pool has.
 
     370 of the 482 vLLM and TensorRT-LLM rows do not. None says whether multi-token prediction was on, and most are of
     Dynamo images, whose engine version is not given: predicted without speculation, on the default version.
     """
     rows = []
-    for row in read_packed("serving_results.csv.gz"):
+    for row in read_table("serving_results", folder):
         pools = {name: POOL.search(row["notes"], row["notes"].find(name)) for name in ("prefill", "decode")}
         load = _load(row)
         if row["serving_mode"] != "disagg" or row["engine"] not in ("vllm", "tensorrt_llm") or load is None:
@@ -244,10 +261,10 @@ def _pool_words(roles: dict[str, dict[str, int]]) -> str:
     return " + ".join(f"{count}x{kind}{size}" for count, kind, size in shapes)
 
 
-def offline_rows() -> list[MeasuredRow]:
+def offline_rows(folder: Path = DATA) -> list[MeasuredRow]:
     """Throughput with everything queued, from TensorRT-LLM's own performance pages, as each page says it was run."""
     rows = []
-    for row in read_packed("offline_results.csv.gz"):
+    for row in read_table("offline_results", folder):
         page = row["source_id"].partition(":")[2]
         rate = number(row["output_tok_per_s"])
         if not row["source_id"].startswith("trtllm_perf_overview") or page not in performance_pages.PAGES or not rate:
@@ -269,13 +286,13 @@ def offline_rows() -> list[MeasuredRow]:
     return rows
 
 
-def static_rows() -> list[MeasuredRow]:
+def static_rows(folder: Path = DATA) -> list[MeasuredRow]:
     """Static batches of equal prompts and outputs (LLM-Inference-Bench): all requests at once, throughput in and out.
 
     vLLM's version is not published; the paper is of October 2024, when 0.6 was current.
     """
     rows = []
-    for row in read_packed("offline_results.csv.gz"):
+    for row in read_table("offline_results", folder):
         batch, rate = whole(row, "batch_size"), number(row["output_tok_per_s"])
         if row["source_id"] != "anl_llm_inference_bench" or not batch or not rate:
             continue

@@ -12,8 +12,10 @@ from fleet_samples import H100, node, request, workload
 
 from planner.catalog import get_model
 from planner.cli_plan import as_text
+from planner.evidence import Interval
 from planner.export import deployment_files, endpoints
 from planner.jsonio import from_json, to_json
+from planner.mix_types import MixRival
 from planner.placement.candidates import gpu_of_nodes
 from planner.placement.check import check
 from planner.placement.disaggregation import deployed
@@ -21,7 +23,7 @@ from planner.placement.sizing import at_planned_load
 from planner.plan import make_plan
 from planner.plan_types import Candidate, PlanRequest, PlanResult
 from planner.recommend.mixcost import unit_of
-from planner.recommend.mixes import _people_words
+from planner.recommend.mixes import _outcome, _people_words
 from planner.recommend.mixsplit import Part, best_split
 from planner.serving.types import Lengths, Load, SloTarget
 
@@ -147,6 +149,37 @@ def test_what_finds_no_room_is_said_with_the_share_carried() -> None:
         assert f"alone carries {100 * rival.carried:.0f} % of it here" in rival.reason
     carried_per_s = 120.0 * mix.carried
     assert mix.performance.req_per_s == pytest.approx(carried_per_s, rel=0.08)
+
+
+def test_a_spare_holds_over_all_parts() -> None:
+    wanted = asked()
+    spared = replace(wanted.workloads[0], load=Load("open", rate_per_s=34.0), n_plus_1=True)
+    plan = make_plan(replace(wanted, workloads=(spared,)))
+    assert not plan.unplaced
+    mix = chat_mix(plan)
+    assert mix.placed
+    assert mix.after_loss >= 1 - 1e-6
+    total = 1.0
+    for lost in mix.parts:
+        rest = total - lost.share / lost.replicas
+        for part in mix.parts:
+            left = (part.replicas - (part is lost)) / part.replicas
+            assert part.share * left / rest <= part.capacity_share * left + 1e-6
+
+
+def test_outcomes() -> None:
+    def rival(low: float, value: float, high: float) -> MixRival:
+        return MixRival("vllm", (("w/vllm", 2),), 1.0, saving=Interval(value, low, high))
+
+    clear, dear, unsure = rival(0.1, 0.2, 0.3), rival(-0.4, -0.2, -0.1), rival(-0.1, 0.1, 0.3)
+    assert _outcome((clear, clear), 1.0) == "confirmed"
+    assert _outcome((clear, dear), 1.0) == "refuted"
+    assert _outcome((clear, unsure), 1.0) == "unsettled"
+    nowhere, in_part = MixRival("vllm", reason="None."), MixRival("vllm", (("w/vllm", 1),), 0.6, reason="Part.")
+    assert _outcome((clear, nowhere), 1.0) == "confirmed"
+    assert _outcome((nowhere, nowhere), 1.0) == "confirmed"
+    assert _outcome((nowhere, in_part), 1.0) == "unsettled"
+    assert _outcome((nowhere, nowhere), 0.8) == "unsettled"
 
 
 def test_a_workload_that_one_replica_serves_has_a_hybrid_to_compare(planned) -> None:

@@ -234,8 +234,8 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--peer", action="store_true", help="score aiconfigurator's own estimate of the same rows too")
     parser.add_argument("--write-residuals", action="store_true")
     parser.add_argument("--dump", type=Path, help="write each row's prediction as JSON lines")
-    parser.add_argument("--data", type=measurements, default=DATA, help="folder of other measurements in the same columns: "
-                        "serving_results, offline_results, h200_vllm024, each .csv or .csv.gz")  # fmt: skip
+    parser.add_argument("--data", type=measurements, default=DATA, help="folder of other measurements in the same "
+                        "columns: serving_results, offline_results, h200_vllm024, .csv or .csv.gz")  # fmt: skip
     parser.add_argument("--slot-short", action="store_true", help="what TensorRT-LLM 1.0's rows look like: one slot "
                         "fewer than clients, as nothing published says")  # fmt: skip
     options = parser.parse_args(argv)

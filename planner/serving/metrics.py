@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def samples_of(ttft: F64, e2e: F64, tpot: F64 | None = None, gaps: np.ndarray | 
     )
 
 
+@cache
 def _gap_centres(bins: int) -> F64:
     return k.ITL_LOW_MS * np.exp((np.arange(bins) - 0.5) * k.ITL_LOG_STEP)
 

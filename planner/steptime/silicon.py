@@ -35,6 +35,7 @@ WEIGHT_ONLY_MODES = {"int8": "int8_wo", "int4": "int4_wo"}
 """Tables by stored precision where weights are widened to 16 bits; most systems have none."""
 
 _SMALLEST_SIDE = 32  # n and k in the GEMM tables
+_SMALLEST_MESSAGE = 128  # elements in the all-reduce tables
 _LARGE_MESSAGE_ROWS = 256
 _SLOW_LINK = 1.6
 _SLOW_EXPERTS = 3.0  # sound tables stay below 2.2 times the roofline (median over row counts)
@@ -202,5 +203,6 @@ def _all_reduce(database: OperatorDatabase, op: AllReduceOp, rows: tuple[float, 
     text = database.serialise(
         ("all_reduce", op.hidden, op.gpus), lambda: operations.CustomAllReduce("all_reduce", 1, op.hidden, op.gpus)
     )
-    ms = np.array([_row_time(database, text, x) for x in rows])
+    fewest = _SMALLEST_MESSAGE / op.hidden  # below it the package goes on to nothing, an all-reduce to its latency
+    ms = np.array([_row_time(database, text, max(x, fewest)) for x in rows])
     return Timed(monotone(ms), Evidence.SILICON)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from planner.catalog import get_gpu, get_model
+from planner.engines.types import EngineName
 from planner.evidence import Evidence
 from planner.steptime.build import source_for
 from planner.steptime.database import NoOperatorDataError, open_database
-from planner.steptime.graph import AttentionOp, GemmOp, MlaOp, MoeOp, WeightFormat, build_graph
+from planner.steptime.graph import AllReduceOp, AttentionOp, GemmOp, MlaOp, MoeOp, WeightFormat, build_graph
 from planner.steptime.silicon_attention import decode_grid, geometry
 from planner.steptime.silicon_mla import mla_decode, mla_prefill
 from planner.steptime.silicon_moe import as_padded, moe_rows
@@ -216,6 +217,14 @@ def test_outliers_in_a_table_do_not_spread() -> None:
     ms = moe_rows(database, MoeOp(4096, 14336, 2, 8, True, 2, 1, 1, BF16), (64.0, 96.0, 128.0, 256.0, 1024.0)).ms
     assert np.all(np.diff(ms) >= 0)
     assert ms[1] < 0.6
+
+
+def test_an_all_reduce_of_a_few_values_takes_the_latency_of_the_smallest_measured() -> None:
+    """MiniMax sums two squares a token over the ranks; below 128 elements the package goes on in a line to nothing."""
+    source = source_for(get_gpu("B200"), EngineName.VLLM)
+    few = source.rows(AllReduceOp(4, 4), np.array([1.0, 8.0, 32.0, 512.0])).ms
+    assert few[:3] == pytest.approx(np.full(3, few[2]))
+    assert few[2] < few[3] < 1.2 * few[2]
 
 
 def test_pcie_all_reduce_rows_that_crossed_the_host_give_way_to_the_link() -> None:

@@ -37,7 +37,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--limit", type=int, default=0, help="at most so many pairs")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--data", type=measurements, default=DATA, help="folder of other measurements")  #
+        "--data", type=measurements, default=DATA, help="folder of other measurements in the same columns"
     )
     options = parser.parse_args(argv)
     found = pairs(serving_rows(folder=options.data) + static_rows(options.data))

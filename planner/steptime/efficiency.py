@@ -19,9 +19,12 @@ class Efficiency:
     """Shares of peak (0..1) and floors of one GPU family.
 
     ``gemm_flops`` by arithmetic. ``weight_bw`` of memory bandwidth at which a GEMM reads its weights when they are as
-    wide as the arithmetic: 16-bit, and ``narrow_bw`` for FP8 and FP4; ``dequant_bw`` where a kernel widens them first.
+    wide as the arithmetic: 16-bit, and ``narrow_bw`` for FP8 and FP4; where a kernel widens them first ``dequant_bw``
+    for 4-bit weights and ``dequant8_bw`` for 8-bit ones, of which it widens half as many in a byte (operators of
+    a100_sxm; the other families in the same proportion).
     ``dequant_flops`` of the GEMM share that such a kernel reaches. ``narrow_us`` extra per GEMM to quantise its input.
-    ``expert_flops`` of the GEMM share that grouped expert GEMMs reach. Attention: ``prefill_flops`` at long context,
+    ``expert_flops`` of the GEMM share that grouped expert GEMMs reach; ``widened_experts`` where they widen weights and
+    read them before they multiply: shares of peak and of bandwidth. Attention: ``prefill_flops`` at long context,
     halved at ``prefill_half`` keys; ``decode_bw``. ``launch_us`` an empty kernel, ``attention_us`` an attention kernel
     with its rotary and cache writes. ``link`` share of link bandwidth; ``link_us`` start of a collective inside a
     switched domain, ``peer_us`` per peer over PCIe or a network.
@@ -31,6 +34,7 @@ class Efficiency:
     weight_bw: float
     narrow_bw: float
     dequant_bw: float
+    dequant8_bw: float
     dequant_flops: float
     narrow_us: float
     expert_flops: float
@@ -44,6 +48,7 @@ class Efficiency:
     link_us: float
     peer_us: float
     source: str
+    widened_experts: tuple[float, float] | None = None
 
 
 _HOPPER = Efficiency(
@@ -51,6 +56,7 @@ _HOPPER = Efficiency(
     weight_bw=0.83,
     narrow_bw=0.77,
     dequant_bw=0.62,
+    dequant8_bw=0.76,
     dequant_flops=1.0,
     narrow_us=4.0,
     expert_flops=0.60,
@@ -106,6 +112,7 @@ _FAMILIES: dict[str, Efficiency] = {
         gemm_flops={"bf16": 0.82, "fp16": 0.82, "int8": 0.6, "fp32": 0.6},
         weight_bw=0.78,
         dequant_bw=0.55,
+        dequant8_bw=0.70,
         expert_flops=0.55,
         prefill_flops=0.60,
         decode_bw=0.76,
@@ -128,6 +135,7 @@ _FAMILIES["amd"] = replace(
     weight_bw=0.60,
     narrow_bw=0.52,
     dequant_bw=0.40,
+    dequant8_bw=0.48,
     expert_flops=0.60,
     prefill_flops=0.35,
     decode_bw=0.50,
@@ -155,6 +163,13 @@ compute capability 7.5 Marlin keeps up with torch at 2,048 rows (pull request 29
 Triton's do (operators). Machete on Hopper and TensorRT-LLM's kernels on A100 reach the plain rate (GPUStack's study of
 quantisation; operators of a100_sxm)."""
 
+_WIDENED_EXPERTS = {("vllm", "ampere"): (0.41, 0.83), ("vllm", "hopper"): (0.23, 0.75)}
+"""Marlin's expert kernels, of peak and of bandwidth: fitted to the operators ``sglang_marlin_moe`` over 4-bit weights
+of a100_sxm, h100_sxm and h200_sxm (sglang 0.5.10; the kernel is vLLM's), 64 experts or more, 32 to 16,384 tokens.
+Reading and multiplying add up: the sum is off by 7 % on A100 and 9-13 % on Hopper on average, the larger of the two at
+the plain kernels' shares by 22 and 31 %, and by half at 512 tokens. On L40S the larger of the two holds. Weights of 8
+bits are taken to be read at the same share."""
+
 _POWER_SIBLING_W = {"ampere": 400.0}
 """Sustained power at which the family's constants hold; a card of the same peak but less power computes at the root of
 the ratio (A100 PCIe, 300 W: TensorRT-LLM 0.14 runs are 8-15 % below the SXM card's)."""
@@ -171,6 +186,7 @@ def efficiency(gpu: GpuSpec, engine: str) -> Efficiency:
         found,
         gemm_flops={arithmetic: share * compute for arithmetic, share in found.gemm_flops.items()},
         dequant_flops=_DEQUANT_BY_ENGINE.get((engine, name), found.dequant_flops),
+        widened_experts=_WIDENED_EXPERTS.get((engine, name)),
         prefill_flops=found.prefill_flops * compute * _PREFILL_BY_ENGINE.get(engine, 1.0),
     )
 

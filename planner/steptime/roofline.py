@@ -245,7 +245,7 @@ class RooflineSource:
         if weight.stored in _WIDE:
             return self.bytes_per_ms * share.weight_bw, 0.0
         if self._widens(weight):
-            return self.bytes_per_ms * share.dequant_bw, 0.0
+            return self.bytes_per_ms * (share.dequant8_bw if weight.bits >= 8 else share.dequant_bw), 0.0
         return self.bytes_per_ms * share.narrow_bw, share.narrow_us
 
     def _moe(self, op: MoeOp, rows: F64) -> F64:
@@ -260,11 +260,15 @@ class RooflineSource:
         total = rows * op.dp
         routed = total * op.topk / op.ep * rank_imbalance(op.experts, op.ep)
         active = op.experts / op.ep * (1.0 - (1.0 - op.topk / op.experts) ** (total**0.9))
-        bandwidth, extra_us = self._weight_reading(op.weight)
         moved = active * matrices * op.hidden * inter * op.weight.bits / 8 + 4.0 * routed * (op.hidden + inter)
-        share = self._gemm_share(op.weight) * self.efficiency.expert_flops
         flops = 2.0 * routed * matrices * op.hidden * inter
-        peak = self.peak_flops_per_ms(op.weight.compute) * share
+        peak = self.peak_flops_per_ms(op.weight.compute)
+        widened = self.efficiency.widened_experts
+        if widened is not None and self._widens(op.weight):
+            multiply, read = widened
+            return flops / (peak * multiply) + moved / (self.bytes_per_ms * read) + 6 * self._launch()
+        bandwidth, extra_us = self._weight_reading(op.weight)
+        peak *= self._gemm_share(op.weight) * self.efficiency.expert_flops
         return np.maximum(flops / peak, moved / bandwidth) + 6 * self._launch() + 2 * extra_us / 1e3
 
     def _launch(self) -> float:

@@ -186,3 +186,19 @@ def test_kernels_that_widen_weights_keep_up_elsewhere() -> None:
         source = source_for(get_gpu(gpu), engine)
         wide, narrow = (source.rows(GemmOp("g", 8192, 8192, weight), rows).ms[0] for weight in (BF16, int4))
         assert narrow == pytest.approx(wide, rel=0.1), gpu
+
+
+def test_eight_bits_to_widen_are_read_faster_than_four() -> None:
+    """A kernel widens half as many weights in a byte of 8-bit ones (operators of a100_sxm: 0.71 against 0.58)."""
+    source, one = source_for(get_gpu("A100-SXM-80GB"), EngineName.VLLM), np.array([1.0])
+    for stored, bits, share in (("fp8", 8.0, 0.71), ("int4", 4.0, 0.58)):
+        taken = source.rows(GemmOp("g", 18432, 73728, WeightFormat(stored, bits, "bf16")), one).ms[0]
+        assert 18432 * 73728 * bits / 8 / taken / 2.039e9 == pytest.approx(share, rel=0.1), stored
+
+
+@pytest.mark.parametrize(("rows", "ms"), [(32, 0.667), (128, 0.999), (512, 2.215), (2048, 5.678), (8192, 18.999)])
+def test_marlin_experts_on_a100_last_as_measured(rows: int, ms: float) -> None:
+    """Operators of a100_sxm (``sglang_marlin_moe``, power law 1.01): 128 experts of 1,536, 8 used, hidden 4,096."""
+    source = source_for(get_gpu("A100-SXM-80GB"), EngineName.VLLM)
+    experts = MoeOp(4096, 1536, 8, 128, gated=True, tp=1, ep=1, dp=1, weight=WeightFormat("int4", 4.25, "bf16"))
+    assert source.rows(experts, np.array([float(rows)])).ms[0] == pytest.approx(ms, rel=0.15)

@@ -65,9 +65,10 @@ def mxfp4_padding_bytes(model: ModelSpec, linears: list[RankLinear], gpu: GpuSpe
     """Difference in bytes between mxfp4 experts as the kernels of this GPU pad them and as ``linears`` states them.
 
     vLLM: Marlin pads the inner width to 128 and the hidden size to 256; Hopper's Triton layout pads the contraction to
-    256 (4-bit values only) and, since 0.17, the outputs to 128; data-centre Blackwell pads both to 256. TensorRT-LLM
-    pads both to 128. gpt-oss-120b: 64.38 GiB on an H100 with Triton's experts, 65.97 with Marlin's
-    (vllm-project/vllm#23278), 17.22 on each of four A100, 63.32 in TensorRT-LLM.
+    256 (4-bit values only) and, since 0.17, the outputs to 128, in 0.24 to 64 (``oracle/mxfp4.py``); data-centre
+    Blackwell pads both to 256. TensorRT-LLM pads both to 128. gpt-oss-120b: 64.38 GiB on an H100 with Triton's experts
+    (0.16) and 64.67 on an H200 (0.24), 65.97 with Marlin's (vllm-project/vllm#23278), 17.22 on each of four A100, 63.32
+    in TensorRT-LLM.
     """
     inner_tp = max(1, resolved.tp * resolved.dp // resolved.ep)
     total = 0.0
@@ -90,7 +91,8 @@ def _mxfp4_bits(n: int, k: int, linear: RankLinear, gpu: GpuSpec, resolved: Reso
     if resolved.engine is not EngineName.VLLM:
         return _up(n, 128) * _up(k, 128) * linear.bits
     if 9.0 <= capability < 10.0 and (resolved.moe_backend or "").lower() != MARLIN:
-        rows = _up(n, 128) if at_least(resolved.version, "0.17.0") else n
+        unit = 64 if at_least(resolved.version, "0.24.0") else 128
+        rows = _up(n, unit) if at_least(resolved.version, "0.17.0") else n
         return rows * _up(k, 256) * 4.0 + scale_bits
     if 10.0 <= capability < 12.0:
         return _up(n, 256) * _up(k, 256) * linear.bits

@@ -114,7 +114,8 @@ def whole(row: dict[str, str], key: str) -> int | None:
 def serving_rows(unstated: str = "mean", folder: Path = DATA, *, settings: bool = False) -> list[MeasuredRow]:
     """Aggregated serving under a closed or open load: the comparable rows.
 
-    ``settings`` adds what the row's source publishes beside the row, see ``published``.
+    ``settings`` adds what the row's source publishes beside the row, see ``published``. Without, rows of runs that
+    drafted are left out, be it the row that says so or its source: nothing in them says how many drafts were accepted.
     """
     table = read_table("serving_results", folder)
     odd = contradictions(table)
@@ -139,6 +140,9 @@ def _serving(table: list[dict[str, str]], unstated: str, *, settings: bool) -> l
         load = _load(row)
         if load is None or number(row["isl"]) is None or number(row["osl"]) is None:
             continue
+        told = published(row, load)
+        if not settings and told.get("speculative_tokens"):
+            continue
         measured = {}
         queueing = "latency_dominated" in row["quality"]
         for metric, stats in (("ttft", TTFT_STATS), ("tpot", TPOT_STATS)):
@@ -160,7 +164,7 @@ def _serving(table: list[dict[str, str]], unstated: str, *, settings: bool) -> l
                 source=row["source_id"],
                 family=family(row["model"]),
                 kind="serving" if settings else "serving_stated",
-                request={**_request(row, load), **(published(row, load) if settings else {})},
+                request={**_request(row, load), **(told if settings else {})},
                 measured=measured,
                 notes=row["notes"],
                 load_label=f"{row['isl']}/{row['osl']} {row['load_type']} {row['concurrency'] or row['request_rate']}",

@@ -125,3 +125,10 @@ def test_asynchronous_scheduling_is_read_off_a_command_that_could_run(flags: str
     found = published(row, {"kind": "closed", "concurrency": 500})
     assert found.get("async_scheduling") is asked
     assert found["max_model_len"] == 32768
+
+
+def test_rows_of_runs_that_drafted_are_read_with_their_settings_only() -> None:
+    with_settings = {row.row_id: row.request.get("speculative_tokens", 0) for row in serving_rows(settings=True)}
+    stated = {row.row_id for row in serving_rows()}
+    assert stated == {row_id for row_id, drafts in with_settings.items() if not drafts}
+    assert sum(bool(drafts) for drafts in with_settings.values()) > 50

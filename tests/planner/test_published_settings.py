@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.accuracy.published import GPUSTACK, INFERENCEX, published
+from benchmarks.accuracy.rows import serving_rows
 from planner.steptime.variants import accepted_drafts
 
 

@@ -129,6 +129,8 @@ def _gpustack(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
             found[name] = kind(match.group(1))
     if "--async-scheduling" in command and row["pp"] in ("", "1"):  # 0.10 and 0.11 refuse it with pipeline stages
         found["async_scheduling"] = True
+    if "--enable-expert-parallel" in command:
+        found["ep"] = int(row["tp"])
     if row["dataset"] == "ShareGPT" and row["num_prompts"] == "100":
         found["load"] = {**load, "concurrency": 4}
     return found

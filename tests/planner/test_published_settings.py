@@ -120,7 +120,7 @@ def test_vllm_of_a_row_without_version_is_the_image_of_its_day(
 def test_asynchronous_scheduling_is_read_off_a_command_that_could_run(flags: str, pp: str, asked: bool | None) -> None:
     """vLLM 0.10.2 and 0.11.0 refuse it with pipeline stages (``engine/arg_utils.py``)."""
     row = {
-        "source_id": GPUSTACK, "dataset": "random", "num_prompts": "500", "pp": pp,
+        "source_id": GPUSTACK, "dataset": "random", "num_prompts": "500", "pp": pp, "tp": "1",
         "notes": f"section: x; cmd: vllm serve openai/gpt-oss-120b {flags} --max-model-len 32768",
     }  # fmt: skip
     found = published(row, {"kind": "closed", "concurrency": 500})
@@ -133,3 +133,12 @@ def test_rows_of_runs_that_drafted_are_read_with_their_settings_only() -> None:
     stated = {row.row_id for row in serving_rows()}
     assert stated == {row_id for row_id, drafts in with_settings.items() if not drafts}
     assert sum(bool(drafts) for drafts in with_settings.values()) > 50
+
+
+@pytest.mark.parametrize(("flag", "ranks"), [("--enable-expert-parallel", 8), ("", None)])
+def test_whole_experts_on_ranks_are_read_off_the_command(flag: str, ranks: int | None) -> None:
+    row = {
+        "source_id": GPUSTACK, "dataset": "ShareGPT", "num_prompts": "1000", "pp": "", "tp": "8",
+        "notes": f"section: x; cmd: vllm serve zai-org/GLM-4.6-FP8 -tp 8 {flag}",
+    }  # fmt: skip
+    assert published(row, {"kind": "closed", "concurrency": 1000}).get("ep") == ranks

@@ -1,8 +1,8 @@
-"""What SemiAnalysisAI/InferenceX published of its DeepSeek runs on TensorRT-LLM, by date.
+"""What SemiAnalysisAI/InferenceX published of its runs on TensorRT-LLM, by date.
 
-From its history: the launch scripts ``benchmarks/dsr1_fp{4,8}_{b200,h200}_trt{,_mtp}*.sh``, the shapes and client
-counts of each configuration in ``.github/configs/nvidia-master.yaml``, and ``perf-changelog.yaml``, which says which
-configurations ran when:
+DeepSeek, from its history: the launch scripts ``benchmarks/dsr1_fp{4,8}_{b200,h200}_trt{,_mtp}*.sh``, the shapes and
+client counts of each configuration in ``.github/configs/nvidia-master.yaml``, and ``perf-changelog.yaml``, which says
+which configurations ran when:
 
 - until 2025-11-03 the script itself chose expert parallelism and attention DP from the shape and the clients, and the
   rows state neither; nor do they state the image, 1.1.0rc2.post2;
@@ -19,6 +19,11 @@ How many drafts were accepted is not published. From other measurements of the s
 (vllm-project/vllm pull request 12755, DeepSeek-R1), and 3.1-3.2 tokens a step with seven drafts (model card of
 nebius/MTP-DeepSeek-V3-0324, the original head). First drafts at 0.82 and later ones at 0.62 give both, and 1.64
 accepted of three, as 0.73 at each place does.
+
+gpt-oss (``gptoss_fp4_{b200,h200}_trt*.sh``): until 2025-11-03 the script spread experts over all GPUs on H200 and, with
+attention DP, on B200 from 256 clients; the image of the B200 runs was 1.2.0rc0 then. Llama, until 2025-10-30
+(``70b_fp{4,8}_{b200,h200}_trt*.sh``): one image; at 1,024 tokens in and out prompts are batched
+(``batch_wait_timeout_iters 20``), which is not read either.
 """
 
 from __future__ import annotations
@@ -32,6 +37,8 @@ _FIRST_DRAFTS = "2026-01-14"
 _FIRST_VERSION, _SECOND_VERSION = "1.1.0rc2", "1.2.0rc6"
 _DRAFT_IMAGE = "1.2.0rc6.post3"
 _ACCEPTANCE = {1: 0.82, 3: 0.73}
+_WAIT, _DEFAULT_WAIT = 60, 50
+"""``timeout_iters`` of DeepSeek's scripts, and where ``enable_balance`` alone is asked for."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,49 @@ class Run:
 
 
 def settings(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the estimate contract for one DeepSeek row of TensorRT-LLM."""
+    """Fields of the estimate contract for one row of TensorRT-LLM; none for a model that has no script here."""
+    model = row["model"].lower()
+    if "deepseek" in model:
+        return _deepseek(row, load)
+    if "gpt-oss" in model:
+        return _gpt_oss(row, load)
+    return _llama(load) if "llama" in model else {}
+
+
+def _gpt_oss(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    """Messages of 20 tokens, padded graphs, a step that holds many prompts."""
+    clients, blackwell, dp = int(load["concurrency"]), not row["gpu"].startswith("H"), int(row["dp"] or 1)
+    gpus, attention_dp = int(row["tp"] or 1) * dp, dp > 1
+    found: dict[str, Any] = {
+        "kv_cache_dtype": "fp8" if blackwell else "bf16",
+        "free_gpu_memory_fraction": 0.85,
+        "max_num_batched_tokens": 20000,
+        "max_num_seqs": 512 if blackwell else clients,
+        "max_cudagraph_capture_size": clients,
+        "load": {**load, "stream_interval": 20},
+    }
+    if row["date"] < _CHOSEN_BY_YAML:
+        if blackwell and not row["engine_version"]:
+            found["engine_version"] = "1.2.0rc0"
+        attention_dp = blackwell and clients >= 256
+        found |= {"ep": 1 if blackwell and not attention_dp else gpus}
+        found |= {"tp": 1, "dp": gpus} if attention_dp else {"tp": gpus, "dp": 1}
+    if attention_dp:
+        found["attention_dp_wait_iters"] = _DEFAULT_WAIT
+    return found
+
+
+def _llama(load: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "engine_version": _FIRST_VERSION,
+        "kv_cache_dtype": "fp8",
+        "max_num_batched_tokens": 16384,
+        "max_cudagraph_capture_size": 1024,
+        "load": {**load, "stream_interval": 10},
+    }
+
+
+def _deepseek(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     run = _run(row, int(load["concurrency"]))
     found: dict[str, Any] = {
         "engine_version": _SECOND_VERSION if run.second else _FIRST_VERSION,
@@ -87,7 +136,7 @@ def settings(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         needed = _whole_64(run.clients + run.prompt)
         found["max_num_batched_tokens"] = max(8192, needed) if run.date >= _ROOM_FOR_PROMPTS else needed
     if run.attention_dp:
-        found["attention_dp_wait_iters"] = 60
+        found["attention_dp_wait_iters"] = _WAIT
     if _piecewise(run):
         found["piecewise_cuda_graphs"] = True
     return found

@@ -1,7 +1,7 @@
 """Settings that a row's source publishes beside the row: launch commands, launch scripts, load-generator output.
 
 - SemiAnalysisAI/InferenceX (Apache-2.0): ``benchmarks/**/*.sh`` of the rows' months (2025-10 to 2026-04), a script for
-  each model, precision, GPU and engine; DeepSeek's on TensorRT-LLM are read in ``inferencex_tensorrt``.
+  each model, precision, GPU and engine; those of TensorRT-LLM are read in ``inferencex_tensorrt``.
 - gpustack/gpustack (Apache-2.0): ``docs/performance-lab/*/*.md``, the serving command, kept in the rows' notes, and the
   load generator's output.
 - ai-dynamo/aiconfigurator (Apache-2.0): the tool that deploys and measures, read in ``aiconfigurator_eval``.
@@ -52,8 +52,6 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     prompt = int(float(row["isl"]))
     model, blackwell = row["model"].lower(), not row["gpu"].startswith("H")
     if row["engine"] == "tensorrt_llm":
-        if "gpt-oss" in model:
-            return _gpt_oss_on_tensorrt(load, clients, blackwell)
         return inferencex_tensorrt.settings(row, load)
     found: dict[str, Any]
     if "llama" in model:
@@ -98,18 +96,6 @@ def _inferencex(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
             )
         return found
     return {}
-
-
-def _gpt_oss_on_tensorrt(load: dict[str, Any], clients: int, blackwell: bool) -> dict[str, Any]:
-    """TensorRT-LLM: messages of 20 tokens, padded graphs, a step that holds many prompts."""
-    return {
-        "kv_cache_dtype": "fp8" if blackwell else "bf16",
-        "free_gpu_memory_fraction": 0.85,
-        "max_num_batched_tokens": 20000,
-        "max_num_seqs": 512 if blackwell else clients,
-        "max_cudagraph_capture_size": clients,
-        "load": {**load, "stream_interval": 20},
-    }
 
 
 def _image(row: dict[str, str]) -> dict[str, str]:

@@ -142,3 +142,23 @@ def test_whole_experts_on_ranks_are_read_off_the_command(flag: str, ranks: int |
         "notes": f"section: x; cmd: vllm serve zai-org/GLM-4.6-FP8 -tp 8 {flag}",
     }  # fmt: skip
     assert published(row, {"kind": "closed", "concurrency": 1000}).get("ep") == ranks
+
+
+def test_gpt_oss_spreads_its_experts_as_the_scripts_of_the_day_did() -> None:
+    gpt = {"model": "openai/gpt-oss-120b", "tp": "4", "ep": "1", "engine_version": "1.2.0rc2"}
+    early = settings(256, **gpt, date="2025-10-20")
+    assert (early["tp"], early["ep"], early["dp"], early["attention_dp_wait_iters"]) == (1, 4, 4, 50)
+    few = settings(64, **gpt, date="2025-10-20")
+    assert (few["tp"], few["ep"], few["dp"], few["max_num_seqs"]) == (4, 1, 1, 512)
+    hopper = settings(64, **gpt, date="2025-10-20", gpu="H200-SXM-141GB")
+    assert (hopper["ep"], hopper["max_num_seqs"], hopper["kv_cache_dtype"]) == (4, 64, "bf16")
+    late = settings(64, **{**gpt, "tp": "1", "dp": "4", "ep": "4"}, date="2026-01-20")
+    assert "ep" not in late
+    assert late["attention_dp_wait_iters"] == 50
+
+
+def test_models_are_read_by_their_own_scripts() -> None:
+    llama = settings(64, model="meta-llama/Llama-3.1-70B", precision="fp8", engine_version="", date="2025-10-29")
+    assert (llama["engine_version"], llama["max_num_batched_tokens"]) == ("1.1.0rc2", 16384)
+    assert "moe_backend" not in llama
+    assert settings(64, model="Qwen/Qwen3-32B") == {}

@@ -90,6 +90,21 @@ class Chart:
         ]
 
     @property
+    def alternative(self) -> str:
+        """What the picture shows, in words: how many rows, and from where to where each quantity runs."""
+        spans = [self._span(at, column) for at, column in enumerate(self.columns) if column.numeric]
+        lines = "1 line" if len(self.rows) == 1 else f"{len(self.rows):,} lines"
+        said = "; ".join(span for span in spans[:4] if span)
+        return f"{self.title}: {lines}{f'; {said}' if said else ''}. The table holds the same data."
+
+    def _span(self, at: int, column: Column) -> str:
+        values = [value for row in self.rows if (value := fmt.as_float(row[at])) is not None]
+        if not values:
+            return ""
+        low, high = fmt.sig(min(values)), fmt.sig(max(values))
+        return f"{column.name} {low if low == high else f'{low} to {high}'} {column.unit}".strip()
+
+    @property
     def payload(self) -> str:
         """The figure as JSON that is safe inside a script element, with the colours of the dark theme."""
         text = json.dumps({"figure": json.loads(self.figure.to_json()), "dark": palette.DARK}, separators=(",", ":"))

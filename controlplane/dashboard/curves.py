@@ -58,8 +58,9 @@ def timeline(curve: Curve) -> Chart | None:
     found = curve.points.get("timeline")
     if not found or not found["t_s"]:
         return None
+    twice = "twice the knee" if curve.points.get("knee") else "twice what it can carry"
     note = (
-        f"Simulated: {fmt.sig(curve.points['burst_per_s'])} requests/s, twice the knee, for half of each 40 s, "
+        f"Simulated: {fmt.sig(curve.points['burst_per_s'])} requests/s, {twice}, for half of each 40 s, "
         "and nothing in between."
     )
     return figures_load.burst_timeline(found, note=note)
@@ -143,8 +144,10 @@ def _chart(
     tops = [float(row[4]) for row in rows]
     bottom = min((float(row[3]) for row in rows), default=1.0)
     log = unit == fmt.per("M tok") and bool(tops) and max(tops) > 10 * bottom
+    loads = [float(row[1]) for row in rows]
+    streams = bool(loads) and all(curve.points.get("knee") is None for curve in curves)  # in equal ratios
     figure_layout = {
-        "xaxis": axis(word, axis_unit, rangemode="tozero"),
+        "xaxis": axis(word, axis_unit, **(log_axis(min(loads), max(loads)) if streams else {"rangemode": "tozero"})),
         "yaxis": axis(metric, unit, **(log_axis(bottom, max(tops)) if log else _linear(rows, limit))),
         "shapes": shapes, "annotations": notes, "margin": {"t": 28}, "showlegend": len(traces) > 2,
     }  # fmt: skip

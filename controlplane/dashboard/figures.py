@@ -161,7 +161,7 @@ def memory_stack(bars: Sequence[tuple[str, Mapping[str, Any]]], ident: str = "me
     return make(ident, "Memory of one GPU", traces, figure_layout, columns, rows, size=size)
 
 
-def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Chart:
+def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost", *, note: str = "") -> Chart:
     """What a month costs, part by part, and the bill that they add up to."""
     rows = [(name[:1].upper() + name[1:], Decimal(value)) for name, value in parts]
     total = sum((value for _, value in rows), Decimal(0))
@@ -182,7 +182,7 @@ def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost") -> Cha
         "margin": {"t": 28},
     }
     columns = (Column("Part", numeric=False), Column("Cost", f"{fmt.currency()} a month"))
-    return make(ident, "Where the money goes", traces, figure_layout, columns, [*rows, ("Bill", total)])
+    return make(ident, "Where the money goes", traces, figure_layout, columns, [*rows, ("Bill", total)], note=note)
 
 
 def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, unit: str) -> Chart:

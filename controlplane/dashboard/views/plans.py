@@ -38,6 +38,7 @@ from planner.errors import PlannerError
 
 CANDIDATES = 14
 """Candidates that a workload's page lists unless all are asked for."""
+AS_PLANNED = "As candidates were compared: electricity at the mean price of the sites. The cost page bills it by site."
 EXPORT_TARGETS = (
     ("owners", "As the nodes' owners start it"),
     ("commands", "Shell commands"),
@@ -134,7 +135,7 @@ def _result_context(record: Plan) -> dict[str, Any]:
         "unplaced_total": sum(entry["replicas"] for entry in result.get("unplaced", ())),
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
-        "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost"),
+        "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost", note=AS_PLANNED),
         "fragmentation": fragmentview.fragmentation(result),
         "targets": EXPORT_TARGETS,
         "sites": len({node["site"] for node in request.get("nodes", ())}),

@@ -17,7 +17,7 @@ from planner.engines.precision import as_loaded, computes_natively
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.sharding import VOCAB_PADDING, Parallel, RankLinear, linear_bits, linear_precision, rank_linears
 from planner.models.spec import Attention, Ffn, LayerGroup, Mla, ModelSpec, RecurrentState
-from planner.steptime.kernel_versions import all_reduce_factor, decode_factor, travels_to_experts
+from planner.steptime.kernel_versions import all_reduce_factor, decode_factor, shared_experts_beside, travels_to_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,15 @@ TokenOp = GemmOp | MoeOp | ElementwiseOp | AllReduceOp | TransferOp
 @dataclass(frozen=True)
 class RankGraph:
     """Operators of one rank: ``tokens`` run on every token of the step, ``head`` on one row per sequence, ``mixers``
-    see KV."""
+    see KV. ``beside`` are those of the tokens' that run while routed experts do in steps of ``beside_up_to`` tokens.
+    """
 
     tokens: tuple[TokenOp, ...]
     head: tuple[TokenOp, ...]
     mixers: tuple[Mixer, ...]
     layers: int
+    beside: tuple[TokenOp, ...] = ()
+    beside_up_to: int = 0
 
 
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "fp4": "fp4", "mxfp4": "fp8"}
@@ -173,6 +176,7 @@ _LORA_TARGETS = {"qkv", "o", "gate_up", "down", "shared_gate_up", "shared_down"}
 _NARROWED = {"fp8_block", "fp4"}
 """Formats whose activations vLLM scales by block in front of each GEMM; the rows hold the GEMM alone. Llama-3.1-70B in
 NVFP4 on one B200 decodes 1.7 ms slower than its GEMM rows, 5 us for each of 320."""
+_SHARED_EXPERTS = {"shared_gate_up", "shared_down"}
 _NO_GEMM = {"norm", "conv", "embed"} | _EXPERT_ROLES
 _FUSED = {
     "q": "qkv",
@@ -193,10 +197,14 @@ class _Builder:
         self.resolved = resolved
         self.tp = resolved.tp
         self.tokens: Counter[TokenOp] = Counter()
+        self.beside: Counter[TokenOp] = Counter()
+        self.beside_up_to = 0
         self.mixers: Counter[Mixer] = Counter()
 
-    def add(self, op: TokenOp, count: float) -> None:
+    def add(self, op: TokenOp, count: float, beside: bool = False) -> None:
         self.tokens[op] += count  # type: ignore[assignment]
+        if beside:
+            self.beside[op] += count  # type: ignore[assignment]
 
     def weight(self, stored: str, bits: float) -> WeightFormat:
         """Format of a stored precision as this engine multiplies it."""
@@ -219,9 +227,10 @@ class _Builder:
         if mixer is not None:
             self.mixers[mixer] += count
         for op in self.gemms(group, linears, inside=False):
-            self.add(replace(op, count=1.0), op.count * count)
+            shared = op.name in _SHARED_EXPERTS
+            self.add(replace(op, count=1.0), op.count * count, shared)
             if self.narrows_inputs(op):
-                self.add(ElementwiseOp(values=op.k), op.count * count)
+                self.add(ElementwiseOp(values=op.k), op.count * count, shared)
             if self.resolved.max_loras and op.name in _LORA_TARGETS:
                 rank = self.resolved.max_lora_rank
                 self.add(ElementwiseOp(values=op.k + rank), op.count * count)  # into the adapters' rank
@@ -256,7 +265,8 @@ class _Builder:
     def ffn(self, group: LayerGroup, ffn: Ffn, linears: list[RankLinear]) -> None:
         width = ffn.shared_intermediate if ffn.experts else ffn.intermediate
         if width:
-            self.add(ElementwiseOp(values=(3 if ffn.gated else 2) * ceil(width / self.tp)), group.count)
+            values = (3 if ffn.gated else 2) * ceil(width / self.tp)
+            self.add(ElementwiseOp(values=values), group.count, ffn.experts > 0)
         expert = next((x for x in linears if x.role == "expert_gate_up"), None)
         if not ffn.experts or expert is None:
             return
@@ -276,6 +286,8 @@ class _Builder:
             even=self.resolved.even_expert_routing,
         )
         self.add(moe, group.count)
+        widened = moe.weight.stored not in ("bf16", "fp16") and moe.weight.compute in ("bf16", "fp16")
+        self.beside_up_to = shared_experts_beside(self.resolved, self.gpu, widened)
         if self.resolved.dp > 1:
             # With whole experts per rank a token travels to the ranks of its experts, where the engine sends it there;
             # else every rank gets every token.
@@ -373,6 +385,8 @@ def build_graph(model: ModelSpec, resolved: ResolvedSettings, gpu: GpuSpec) -> R
         head=tuple(_head(builder)),
         mixers=tuple(replace(op, count=float(count)) for op, count in builder.mixers.items()),
         layers=model.layers,
+        beside=tuple(replace(op, count=float(count)) for op, count in builder.beside.items()),
+        beside_up_to=builder.beside_up_to,
     )
 
 

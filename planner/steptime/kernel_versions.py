@@ -25,6 +25,12 @@ of a K/V head and splits long caches only where every sequence has one query row
 September 2026, which splits the call). Version 3, on Hopper, packs and schedules tiles; TensorRT-LLM, FlashInfer and
 vLLM before V1 run decodes apart."""
 
+_SHARED_BESIDE_TOKENS = 256
+"""``VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD``: steps of so many tokens run shared experts on a stream of their own
+beside the router and the routed ones (``fused_moe/layer.py``, since 0.24 ``runner/shared_experts.py``)."""
+_SHARED_BESIDE_SINCE, _SHARED_BESIDE_MARLIN_SINCE = (0, 11, 1), (0, 13, 0)
+"""0.11.1 still left them one after the other where Marlin widens the routed experts' weights."""
+
 
 def _engine_built(resolved: ResolvedSettings) -> bool:
     return resolved.engine is EngineName.TENSORRT_LLM and resolved.trt_backend == "tensorrt"
@@ -39,6 +45,18 @@ def decode_factor(resolved: ResolvedSettings, attention: Attention) -> float:
     """Time of decode attention over that of the measured version."""
     wide = attention.heads >= _ENGINE_WIDE_GROUP * attention.kv_heads
     return _ENGINE_WIDE_GROUP_DECODE if wide and _engine_built(resolved) else 1.0
+
+
+def shared_experts_beside(resolved: ResolvedSettings, gpu: GpuSpec, widened: bool) -> int:
+    """Tokens of a step up to which shared experts run beside the routed ones, whose weights are ``widened`` or not.
+
+    The second stream is CUDA's. With several data-parallel ranks the exchange of tokens decides instead, which is not
+    modelled: none.
+    """
+    if resolved.engine is not EngineName.VLLM or gpu.vendor != "nvidia" or resolved.dp > 1:
+        return 0
+    since = _SHARED_BESIDE_MARLIN_SINCE if widened else _SHARED_BESIDE_SINCE
+    return _SHARED_BESIDE_TOKENS if version_tuple(resolved.version) >= since else 0
 
 
 def travels_to_experts(resolved: ResolvedSettings) -> bool:

@@ -102,6 +102,7 @@ def sample(graph: RankGraph, source: OperatorSource, gpu: GpuSpec) -> Sampled:
         if isinstance(op, MoeOp) or (isinstance(op, TransferOp) and op.kind == "all_to_all"):
             experts += ms
         note(op, timed, timed.ms[at_batch], timed.ms[at_prompt])
+    shared -= _hidden_beside(graph, source, gpu, experts)
     at_sequences = int(np.searchsorted(SEQUENCES, _REFERENCE_BATCH))
     for op in graph.head:
         timed = source.rows(op, SEQUENCES)
@@ -131,6 +132,19 @@ def sample(graph: RankGraph, source: OperatorSource, gpu: GpuSpec) -> Sampled:
         evidence=_overall(operators, decode_share, prefill_share),
         notes=tuple(notes),
     )
+
+
+def _hidden_beside(graph: RankGraph, source: OperatorSource, gpu: GpuSpec, experts: F64) -> F64:
+    """Time of the operators beside the routed experts that passes while those run, in ms at ``TOKENS``.
+
+    Both want the memory's bandwidth, so reading the weights beside is never hidden; launch, latency and arithmetic are.
+    """
+    weights = sum(op.count * op.n * op.k * op.weight.bits / 8 for op in graph.beside if isinstance(op, GemmOp))
+    if not weights or not gpu.mem_bw_gb_s:
+        return np.zeros_like(TOKENS)
+    beside = sum((source.rows(op, TOKENS).ms for op in graph.beside), np.zeros_like(TOKENS))
+    hidden = np.maximum(0.0, np.minimum(beside, experts) - weights / (gpu.mem_bw_gb_s * 1e6))
+    return np.where(graph.beside_up_to >= TOKENS, hidden, 0.0)
 
 
 def _sustained(op: TokenOp, timed: Timed, gpu: GpuSpec) -> F64 | float:

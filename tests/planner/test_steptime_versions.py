@@ -12,6 +12,7 @@ from planner.engines.types import EngineName
 from planner.steptime.build import source_for
 from planner.steptime.graph import AttentionOp, GemmOp, MoeOp, TransferOp, WeightFormat, build_graph
 from planner.steptime.roofline import rank_imbalance
+from planner.steptime.tables import TOKENS, sample
 from tests.planner.steptime_samples import H100, settings, step
 
 LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"
@@ -130,3 +131,34 @@ def test_a_decode_that_memory_bounds_costs_no_more_beside_a_prompt() -> None:
 )
 def test_other_kernels_keep_decodes_apart(model: str, gpu: str, engine: str, options: dict[str, str]) -> None:
     assert step(model, gpu, engine, **options).tables.mixed_rows == 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "up_to"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "0.11.0", 0),
+        ("deepseek-ai/DeepSeek-R1", "0.11.1", 256),
+        ("moonshotai/Kimi-K2.5", "0.11.1", 0),
+        ("moonshotai/Kimi-K2.5", "0.16.0", 256),
+    ],
+)
+def test_shared_experts_run_beside_the_routed_ones_in_small_steps(model: str, version: str, up_to: int) -> None:
+    """vLLM's second stream; Marlin's experts (Kimi's INT4) left it unused at first."""
+    resolved = settings(model, "H200", version=version, tp=8)
+    graph = build_graph(get_model(model), resolved, get_gpu("H200"))
+    assert graph.beside_up_to == up_to
+    assert {op.name for op in graph.beside if isinstance(op, GemmOp)} == {"shared_gate_up", "shared_down"}
+    source = source_for(get_gpu("H200"), EngineName.VLLM)
+    apart = sample(replace(graph, beside_up_to=0), source, get_gpu("H200")).shared_ms
+    saved = apart - sample(graph, source, get_gpu("H200")).shared_ms
+    alone = sum((source.rows(op, TOKENS).ms for op in graph.beside), np.zeros_like(TOKENS))
+    small = up_to >= TOKENS
+    assert (saved[~small] == 0.0).all()
+    assert (saved[small] > 0.2 * alone[small]).all()
+    assert (saved[small] < alone[small]).all(), "their weights are read all the same"
+
+
+def test_ranks_that_exchange_tokens_hide_no_shared_experts() -> None:
+    model = "deepseek-ai/DeepSeek-R1"
+    resolved = settings(model, "H200", version="0.24.0", tp=1, dp=8, ep=8)
+    assert build_graph(get_model(model), resolved, get_gpu("H200")).beside_up_to == 0

@@ -343,9 +343,8 @@ def test_left_out_candidates_are_grouped_by_reason() -> None:
 
 
 def test_a_chart_says_in_words_what_its_picture_shows() -> None:
-    chart = figures.cost_split([("GPUs", Decimal(100)), ("electricity", Decimal("12.5"))])
+    chart = figures.cost_split([("GPUs", Decimal(100)), ("electricity", Decimal(13))])
     assert (
-        chart.alternative
-        == "Where the money goes: 3 lines; Cost 12.5 to 113 USD a month. The table holds the same data."
+        chart.alternative == "Where the money goes: 3 lines; Cost 13 to 113 USD a month. The table holds the same data."
     )
     assert figures.pareto([]).alternative == "Throughput against interactivity: 0 lines. The table holds the same data."

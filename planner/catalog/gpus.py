@@ -29,6 +29,9 @@ _AIC_SYSTEMS = {
 }
 """System names of the operator database (aiconfigurator-core 0.12) that hold measurements."""
 
+_BRANDS = ("nvidia", "amd", "intel", "geforce", "tesla", "instinct")
+"""Words that a driver puts before the name of a card, in the order in which they stand."""
+
 _NO_ECC_BY_DEFAULT = ("RTX-", "Arc-")
 _NVIDIA_DRIVER_GIB = 0.39
 _NVIDIA_DRIVER_SHARE = 0.0018
@@ -65,13 +68,23 @@ def with_reported_memory(gpu: GpuSpec, total_gib: float | None) -> GpuSpec:
 def get_gpu(name: str) -> GpuSpec:
     """The GPU of that name or alias, whatever its case and punctuation; UnknownGpuError gives the nearest names.
 
+    The maker's and the line's word may stand in front, as drivers write them ("NVIDIA GeForce RTX 4090").
     "<GPU>-MIG-<profile>" is a MIG slice as a GPU of its own; raises InputError for a profile that the GPU lacks.
     """
     if isinstance(name, str) and (parts := split_name(name)) is not None:
         return sliced(get_gpu(parts[0]), parts[1])
-    if not isinstance(name, str) or simplified(name) not in _lookup():
+    found = _lookup().get(_bare(name)) if isinstance(name, str) else None
+    if found is None:
         raise UnknownGpuError("is not in the catalogue", field="gpu", value=name, remedy=nearest(str(name), _gpus()))
-    return _gpus()[_lookup()[simplified(name)]]
+    return _gpus()[found]
+
+
+def _bare(name: str) -> str:
+    """``name`` simplified, without its maker's and its line's word."""
+    bare = simplified(name)
+    for word in _BRANDS:
+        bare = bare.removeprefix(word)
+    return bare
 
 
 @cache

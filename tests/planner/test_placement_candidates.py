@@ -99,7 +99,7 @@ def test_unsupported_gpu_is_a_state_with_its_reason_once() -> None:
 
 def test_unknown_speed_is_no_data_not_a_minimum() -> None:
     """A GPU without datasheet rates has no roofline: the candidate says so and has no rate."""
-    found = made([node("g", gpu="MI350X", gpus=1)], workload("w"))
+    found = made([node("g", gpu="GB10-DGX-Spark", gpus=1)], workload("w"))
     states = {c.status for c in found if "/vllm/" in c.id}
     assert states <= {"no_data", "ok"}
     for candidate in found:

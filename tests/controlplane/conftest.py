@@ -8,11 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from controlplane.core.models import Role, User
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.jobs import sending
 from controlplane.workloads.models import SloTarget, Workload
+from tests.controlplane import fleet_fixture
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +126,26 @@ def workload(db: None) -> Workload:
     )
     SloTarget.objects.create(workload=row, metric="ttft", stat="p90", limit_ms=1000)
     return row
+
+
+@pytest.fixture
+def sample(db: None) -> dict[str, Any]:
+    """The sample fleet with plans, deployments, probes and jobs."""
+    return fleet_fixture.make_everything()
+
+
+@pytest.fixture
+def sign_in(client: Client) -> Callable[[User], Client]:
+    """The browser of a user."""
+
+    def inner(user: User) -> Client:
+        client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+        return client
+
+    return inner
+
+
+@pytest.fixture
+def admin_page(sample: dict[str, Any], sign_in: Callable[[User], Client]) -> Client:
+    """The browser of the sample's administrator."""
+    return sign_in(sample["user"])

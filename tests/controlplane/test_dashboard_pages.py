@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -17,35 +16,16 @@ from django.utils import timezone
 
 from controlplane.core.models import Role, User
 from controlplane.dashboard import arithmetic
-from controlplane.deployments.models import Calibration, Deployment, ProbeRun
+from controlplane.deployments.models import Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node, NodeType, Site
 from controlplane.jobs.models import Job
 from controlplane.planning import curves as drawing
-from controlplane.planning.models import CandidateCurves, Plan, Scenario
+from controlplane.planning.models import CandidateCurves, Plan
 from controlplane.workloads.models import Workload
 from tests.controlplane import fleet_fixture
 from tests.controlplane.test_dashboard_figures import point as load_point
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def sample(db: None) -> dict[str, Any]:
-    return fleet_fixture.make_everything()
-
-
-@pytest.fixture
-def sign_in(client: Client) -> Callable[[User], Client]:
-    def inner(user: User) -> Client:
-        client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-        return client
-
-    return inner
-
-
-@pytest.fixture
-def admin_page(sample: dict[str, Any], sign_in: Callable[[User], Client]) -> Client:
-    return sign_in(sample["user"])
 
 
 def paths(sample: dict[str, Any]) -> list[str]:
@@ -168,33 +148,6 @@ def test_plan_page_shows_all_that_a_workload_needs(sample: dict[str, Any], admin
         assert words in body, words
 
 
-def test_scenario_form_stores_and_computes(sample: dict[str, Any], admin_page: Client, sent: list[Any]) -> None:
-    workloads = [row.pk for row in sample["workloads"][:2]]
-    answer = admin_page.post(
-        "/plans/new/", {"name": "Two only", "mode": "owned", "workloads": workloads, "time_limit_s": "20", "notes": ""}
-    )
-    scenario = Scenario.objects.get(name="Two only")
-    plan = scenario.plans.get()
-    assert answer.headers["Location"] == f"/plans/{plan.pk}/"
-    assert plan.state == Plan.State.COMPUTING
-    assert scenario.workloads.count() == 2
-    page = admin_page.get(f"/plans/{plan.pk}/").content.decode()
-    assert f"/jobs/{plan.job_id}/progress/" in page
-    assert "every 1s" in page
-    bought = {
-        "mode": "owned_plus_purchase",
-        "objective": "total_cost",
-        "budget_usd_per_hour": "40.5",
-        "share_gpus": "on",
-    }
-    admin_page.post("/plans/new/", {"name": "Bought", "time_limit_s": "20", "notes": "", **bought})
-    row = Scenario.objects.get(name="Bought")
-    assert (row.objective, row.budget_usd_per_hour, row.share_gpus) == ("total_cost", Decimal("40.5"), True)
-    assert (row.max_power_kw, row.horizon_months) == (None, 36)
-    wrong = admin_page.post("/plans/new/", {"name": "", "mode": "owned", "time_limit_s": "-1"})
-    assert wrong.status_code == 422
-
-
 def test_progress_reloads_the_page_when_the_job_is_over(sample: dict[str, Any], admin_page: Client) -> None:
     done = admin_page.get(f"/jobs/{sample['job'].pk}/progress/", headers={"HX-Request": "true"})
     assert done.headers["HX-Refresh"] == "true"
@@ -210,97 +163,6 @@ def test_approving_makes_deployments(sample: dict[str, Any], admin_page: Client)
     assert answer.headers["Location"].startswith("/deployments/")
     assert Plan.objects.get(pk=sample["other"].pk).state == Plan.State.APPROVED
     assert Deployment.objects.filter(plan=sample["other"]).count() == 16
-
-
-WORKLOAD = {
-    "name": "Night summaries", "kind": "summarise", "model_ref": "Qwen/Qwen3-32B", "trace": "", "load_kind": "open",
-    "rate_per_s": "2.5", "concurrency": "", "requests": "", "arrival": "poisson", "arrival_cv": "", "prefix_hit": "",
-    "priority": "", "tenant": "", "site": "", "adapters": "", "adapter_rank": "", "revisions_per_month": "",
-    "allowed_engines": ["vllm"], "allowed_precisions": ["as-config"], "max_model_len": "", "hours_per_month": "",
-    "mean_load_share": "", "notes": "", "input_kind": "uniform", "input_a": "2000", "input_b": "8000",
-    "output_kind": "normal", "output_a": "300", "output_b": "80", "slo-TOTAL_FORMS": "2", "slo-INITIAL_FORMS": "0",
-    "slo-MIN_NUM_FORMS": "0", "slo-MAX_NUM_FORMS": "12", "slo-0-metric": "ttft", "slo-0-stat": "p90",
-    "slo-0-limit_ms": "900", "slo-1-metric": "", "slo-1-stat": "p90", "slo-1-limit_ms": "",
-}  # fmt: skip
-
-
-def test_workload_form_round_trip(sample: dict[str, Any], admin_page: Client) -> None:
-    answer = admin_page.post("/workloads/new/", WORKLOAD)
-    assert answer.status_code == 302
-    row = Workload.objects.get(name="Night summaries")
-    assert row.input_tokens == {"kind": "uniform", "low": 2000, "high": 8000}
-    assert row.output_tokens == {"kind": "normal", "mean": 300.0, "sd": 80.0}
-    assert [(t.metric, t.limit_ms) for t in row.slo_targets.all()] == [("ttft", 900.0)]
-    assert (row.priority, row.hours_per_month) == (100, 730.0)
-    target = row.slo_targets.get()
-    changed = {
-        **WORKLOAD, "rate_per_s": "3", "slo-INITIAL_FORMS": "1", "slo-0-id": target.pk, "slo-0-limit_ms": "700",
-    }  # fmt: skip
-    assert admin_page.post(f"/workloads/{row.slug}/edit/", changed).status_code == 302
-    row.refresh_from_db()
-    assert row.rate_per_s == 3.0
-    assert [t.limit_ms for t in row.slo_targets.all()] == [700.0]
-
-
-@pytest.mark.parametrize("profile", ["rate_servegen_m_mid", " ".join(["1"] * 8 + ["4.5"] * 16)])
-def test_sessions_and_the_hours_of_a_week_are_stated_and_drawn(
-    sample: dict[str, Any], admin_page: Client, profile: str
-) -> None:
-    stated = {"turns_low": "2", "turns_high": "8", "think_s": "15", "shared_tokens": "900", "growth_per_month": "5"}
-    answer = admin_page.post("/workloads/new/", {**WORKLOAD, **stated, "hour_profile": profile, "plan_for_month": "3"})
-    assert answer.status_code == 302
-    row = Workload.objects.get(name="Night summaries")
-    assert (row.turns_low, row.turns_high, row.think_s, row.shared_tokens) == (2, 8, 15.0, 900)
-    assert (len(row.hour_profile), row.growth_per_month, row.plan_for_month) == (168, 0.05, 3)
-    page = admin_page.get(f"/workloads/{row.slug}/").content.decode()
-    assert "Hours of the week" in page
-    assert "in sessions of 2 to 8 turns" in page
-    again = admin_page.get(f"/workloads/{row.slug}/edit/").content.decode()
-    assert f"{row.hour_profile[0]:g} {row.hour_profile[1]:g}" in again
-    assert 'name="growth_per_month" value="5"' in again
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"hour_profile": "1 2 3"}, "needs 168 values"),
-        ({"hour_profile": "busy"}, "Write numbers"),
-        ({"turns_low": "5", "turns_high": "2"}, "least number of turns"),
-        ({"turns_high": "5", "prefix_hit": "50"}, "Leave it at 0 for sessions"),
-        ({"growth_per_month": "500"}, "less than or equal to 100"),
-        ({"model_ref": "no/such-model"}, "no/such-model"),
-        ({"input_a": "9000", "input_b": "10"}, "below low"),
-        ({"output_a": "0", "output_kind": "fixed"}, "Lengths must lie between"),
-        ({"rate_per_s": "0"}, "rate above 0"),
-        ({"input_kind": "trace"}, "need a trace"),
-    ],
-)
-def test_workload_form_says_what_is_wrong(sample: dict[str, Any], admin_page: Client, change: dict, words: str) -> None:
-    answer = admin_page.post("/workloads/new/", {**WORKLOAD, **change})
-    assert answer.status_code == 422
-    assert words in answer.content.decode()
-    assert not Workload.objects.filter(name="Night summaries").exists()
-
-
-def test_lengths_are_drawn_while_typing(sample: dict[str, Any], admin_page: Client) -> None:
-    body = admin_page.post("/workloads/draw/", WORKLOAD, headers={"HX-Request": "true"}).content.decode()
-    assert "figure-input-lengths" in body
-    assert "figure-output-lengths" in body
-    half = admin_page.post("/workloads/draw/", {"input_kind": "normal", "input_a": "x"}, headers={"HX-Request": "true"})
-    assert half.status_code == 200
-
-
-def test_memory_page_answers_and_explains(admin_page: Client) -> None:
-    fits = admin_page.get("/memory/?model=Qwen/Qwen3-32B&gpu=H200-SXM-141GB&engine=vllm").content.decode()
-    assert "Fits with" in fits
-    assert "--max-num-seqs" in fits
-    too_big = admin_page.get("/memory/?model=Qwen/Qwen3-32B&gpu=A10&engine=vllm").content.decode()
-    assert "Does not fit." in too_big
-    unknown = admin_page.get("/memory/?model=no/such&gpu=A10&engine=vllm")
-    assert unknown.status_code == 200
-    assert "no/such" in unknown.content.decode()
-    part = admin_page.get("/memory/?model=Qwen/Qwen3-32B&gpu=A10", headers={"HX-Request": "true"}).content.decode()
-    assert "<html" not in part
 
 
 def test_node_panel_is_a_fragment(sample: dict[str, Any], admin_page: Client) -> None:
@@ -334,91 +196,6 @@ def test_probe_to_settle_fills_the_form(sample: dict[str, Any], admin_page: Clie
     assert re.search(r'<option value="fp8" selected>', form)
     assert re.search(r"<option[^>]* selected>osl-h200-01</option>", form)
     assert re.search(r"<option[^>]* selected>support-chat</option>", form)
-
-
-def test_calibration_is_set_aside_and_used_again(sample: dict[str, Any], admin_page: Client) -> None:
-    row = Calibration.objects.get()
-    for active in ("0", "1"):
-        answer = admin_page.post(f"/validation/calibrations/{row.pk}/", {"active": active, "next": "/validation/"})
-        assert answer.headers["Location"] == "/validation/"
-        row.refresh_from_db()
-        assert row.active is (active == "1")
-    assert "Probes that would settle a verdict" in admin_page.get("/validation/").content.decode()
-
-
-def test_workload_is_deleted_by_its_button(sample: dict[str, Any], admin_page: Client) -> None:
-    assert "/workloads/embed-search/delete/" in admin_page.get("/workloads/embed-search/edit/").content.decode()
-    answer = admin_page.post("/workloads/embed-search/delete/", {"next": "/workloads/"})
-    assert answer.headers["Location"] == "/workloads/"
-    assert not Workload.objects.filter(slug="embed-search").exists()
-    assert admin_page.get(f"/plans/{sample['plan'].pk}/").status_code == 200
-
-
-def undo_path(body: str) -> str:
-    found = re.search(r'action="(/undo/[0-9a-f]+/)"', body)
-    assert found
-    return found.group(1)
-
-
-def test_a_deleted_workload_comes_back_whole(sample: dict[str, Any], admin_page: Client) -> None:
-    record = Workload.objects.get(slug="agent-tools")
-    scenario = Scenario.objects.first()
-    assert scenario is not None
-    scenario.workloads.add(record)
-    before = {
-        "slo": sorted(record.slo_targets.values_list("pk", "metric", "stat", "limit_ms")),
-        "placements": record.placements.count(),
-        "deployments": record.deployments.count(),
-        "values": Workload.objects.filter(pk=record.pk).values().get(),
-    }
-    assert before["slo"]
-    assert before["placements"]
-    path = undo_path(admin_page.post("/workloads/agent-tools/delete/", follow=True).content.decode())
-    assert not Workload.objects.filter(pk=record.pk).exists()
-    answer = admin_page.post(path, follow=True)
-    assert "agent-tools is back." in answer.content.decode()
-    back = Workload.objects.get(pk=record.pk)
-    values = Workload.objects.filter(pk=record.pk).values().get()
-    changed = {name for name in values if values[name] != before["values"][name]}
-    assert changed <= {"updated_at", "created_at"}
-    assert abs(values["created_at"] - before["values"]["created_at"]) <= dt.timedelta(milliseconds=1)
-    assert sorted(back.slo_targets.values_list("pk", "metric", "stat", "limit_ms")) == before["slo"]
-    assert (back.placements.count(), back.deployments.count()) == (before["placements"], before["deployments"])
-    assert scenario.workloads.filter(pk=record.pk).exists()
-    again = admin_page.post(path, {"next": "/workloads/"}, follow=True).content.decode()
-    assert "can no longer be undone" in again
-
-
-def test_undo_says_why_it_cannot(sample: dict[str, Any], admin_page: Client) -> None:
-    path = undo_path(admin_page.post("/workloads/agent-tools/delete/", follow=True).content.decode())
-    other = Workload.objects.get(slug="embed-search")
-    Workload.objects.filter(pk=other.pk).update(name="agent-tools")
-    body = admin_page.post(path, {"next": "/workloads/"}, follow=True).content.decode()
-    assert "agent-tools cannot be put back" in body
-    assert not Workload.objects.filter(slug="agent-tools").exists()
-    Workload.objects.filter(pk=other.pk).update(name="embed-search")
-    assert "agent-tools is back." in admin_page.post(path, follow=True).content.decode()
-
-
-def test_only_the_session_that_deleted_may_undo(sample: dict[str, Any], admin_page: Client) -> None:
-    path = undo_path(admin_page.post("/workloads/agent-tools/delete/", follow=True).content.decode())
-    stranger = Client()
-    stranger.force_login(
-        fleet_fixture.make_user("mallory", Role.ADMIN), backend="django.contrib.auth.backends.ModelBackend"
-    )
-    assert admin_page.get(path).status_code == 405
-    stranger.post(path)
-    assert not Workload.objects.filter(slug="agent-tools").exists()
-
-
-def test_setting_a_calibration_aside_is_taken_back(sample: dict[str, Any], admin_page: Client) -> None:
-    row = Calibration.objects.get()
-    Calibration.objects.update(active=True)
-    url = f"/validation/calibrations/{row.pk}/"
-    path = undo_path(admin_page.post(url, {"active": "0", "next": "/validation/"}, follow=True).content.decode())
-    assert not Calibration.objects.get().active
-    admin_page.post(path)
-    assert Calibration.objects.get().active
 
 
 def test_discovery_is_compared_with_the_record(sample: dict[str, Any], admin_page: Client) -> None:
@@ -474,55 +251,6 @@ def test_unknown_paths_get_our_own_page(admin_page: Client) -> None:
     answer = admin_page.get("/nothing/here/")
     assert answer.status_code == 404
     assert "There is nothing at this address." in answer.content.decode()
-
-
-def test_memory_page_offers_what_would_fit_as_links(admin_page: Client) -> None:
-    body = admin_page.get("/memory/?model=meta-llama/Llama-3.1-70B-Instruct&gpu=H100&engine=vllm&tp=2").content.decode()
-    assert "Does not fit." in body
-    links = [unescape(link) for link in re.findall(r'href="(\?[^"]*max_model_len=\d+[^"]*)"', body)]
-    assert links
-    assert "Fits with" in admin_page.get(f"/memory/{links[0]}").content.decode()
-
-
-def test_memory_page_takes_the_device_and_the_requests(admin_page: Client) -> None:
-    asked = {
-        "model": "Qwen/Qwen3-8B", "gpu": "L40S", "engine": "vllm", "gpu_memory_gib": "40", "used_by_others_gib": "3",
-        "share": "0.85", "max_model_len": "8192", "input_tokens": "2000", "output_tokens": "300", "concurrency": "64",
-        "demand": "lengths", "spread": "0.5",
-    }  # fmt: skip
-    body = admin_page.get("/memory/", asked).content.decode()
-    assert "Preemption cliff" in body
-    assert "figure-kv-live" in body
-    assert "Held, never used" in body
-    assert "vllm serve Qwen/Qwen3-8B" in body
-    busy = admin_page.get("/memory/", {**asked, "used_by_others_gib": "20"}).content.decode()
-    assert "20.00 of 40.00 GiB are free at start" in busy
-    trace = admin_page.get("/memory/", {**asked, "demand": "lengths_mlperf_llama3_1_8b_datacenter"}).content.decode()
-    assert "times as many requests" in trace
-
-
-def test_memory_page_shows_tensorrt_llm_as_it_is_configured(admin_page: Client) -> None:
-    asked = {
-        "model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "H100", "engine": "tensorrt_llm", "max_model_len": "8192",
-        "kv_cache_max_gpu_gib": "10", "kv_cache_host_gib": "4", "capacity_policy": "MAX_UTILIZATION",
-    }  # fmt: skip
-    body = admin_page.get("/memory/", asked).content.decode()
-    assert "llm-api.yaml" in body
-    assert "max_gpu_total_bytes: 10737418240" in body
-    assert "capacity_scheduler_policy: MAX_UTILIZATION" in body
-    assert "more in host memory, for reuse" in body
-
-
-def test_memory_page_names_the_field_that_is_wrong(admin_page: Client) -> None:
-    asked = {"model": "Qwen/Qwen3-8B", "gpu": "H100", "engine": "vllm", "max_model_len": "2048"}
-    body = admin_page.get("/memory/", {**asked, "input_tokens": "2000", "output_tokens": "300"}).content.decode()
-    assert "max_model_len: input and output exceed the context (got 2048)" in body
-    without = admin_page.get("/memory/", {**asked, "demand": "lengths"}).content.decode()
-    assert "input_tokens: is missing" in without
-    version = admin_page.get("/memory/", {**asked, "version": "new"}).content.decode()
-    assert "version: not an engine version" in version
-    absurd = admin_page.get("/memory/", {**asked, "gpu_memory_gib": "-4"}).content.decode()
-    assert "greater than or equal to 0.1" in absurd
 
 
 def test_load_curves_are_drawn_by_a_job_and_kept_with_the_plan(
@@ -598,38 +326,6 @@ def test_the_runway_says_what_to_order_when(sample: dict[str, Any], admin_page: 
     assert "figure-runway-L40S" in body
 
 
-def test_a_what_if_form_makes_plans_beside_the_base(sample: dict[str, Any], admin_page: Client) -> None:
-    plan = sample["plan"]
-    plan.request["workloads"] = [{**w, "model": "Qwen/Qwen3-8B"} for w in plan.request["workloads"]]
-    plan.save()
-    path = f"/plans/{plan.pk}/what-if/"
-    assert admin_page.get(path).status_code == 200
-    empty = admin_page.post(path, {})
-    assert empty.status_code == 422
-    assert "Nothing is changed; fill in at least one line." in empty.content.decode()
-    fields = {"demand": "50", "demand_of": "support-chat", "gpu_price": "-20", "lost": "node:fra-h100-01", "each": "on"}
-    answer = admin_page.post(path, fields)
-    made = list(plan.variants.order_by("number"))
-    assert [row.title for row in made] == ["support-chat: demand +50 %", "GPU prices −20 %", "Without fra-h100-01"]
-    assert answer.headers["Location"] == f"/plans/compare/?ids={plan.pk},{','.join(str(row.pk) for row in made)}"
-    waiting = admin_page.get(answer.headers["Location"]).content.decode()
-    assert waiting.count("every 1s") == 3
-    both = admin_page.post(path, {"growth": "5", "electricity": "0.3", "slo": "-50", "slo_metric": "ttft"})
-    assert both.status_code == 302
-    assert plan.variants.count() == 4
-    assert "Growth of 5 % a month; TTFT limits −50 %; Electricity" in plan.variants.latest("pk").title
-    body = admin_page.get(f"/plans/{plan.pk}/").content.decode()
-    assert "support-chat: demand +50 %" in body
-    for fields, words in (
-        ({"buy": "B200-SXM"}, "Say what a GPU-hour of it costs."),
-        ({"model": "no/such", "model_of": "support-chat"}, "no/such"),
-        ({"demand": "1", "growth": "1", "slo": "5", "gpu_price": "2", "each": "on"}, "at most 3"),
-    ):  # fmt: skip
-        refused = admin_page.post(path, fields)
-        assert refused.status_code == 422
-        assert words in unescape(refused.content.decode())
-
-
 def test_side_by_side_shows_what_differs_and_hands_out_a_table(sample: dict[str, Any], admin_page: Client) -> None:
     plan, other = sample["plan"], sample["other"]
     other.result["usd_per_hour"] = "99.0000"
@@ -645,27 +341,6 @@ def test_side_by_side_shows_what_differs_and_hands_out_a_table(sample: dict[str,
     assert "H200 only #1: Twice the load" in table.content.decode("utf-8-sig").splitlines()[0]
     for ids in ("", "?ids=%C2%B2", "?ids=99999999999999999999,x", "?ids=-1"):
         assert "Choose two plans" in admin_page.get(f"/plans/compare/{ids}").content.decode()
-
-
-def test_deleted_plans_and_scenarios_come_back_by_their_toast(sample: dict[str, Any], admin_page: Client) -> None:
-    other = sample["other"]
-    answer = admin_page.post(f"/plans/{other.pk}/delete/", {"next": "/"}, follow=True)
-    body = answer.content.decode()
-    assert "H200 only #1 is deleted." in body
-    assert admin_page.get(f"/plans/{other.pk}/").status_code == 404
-    token = re.search(r"/undo/(\w+)/", body)
-    assert token is not None
-    back = admin_page.post(f"/undo/{token.group(1)}/", {"next": "/"}, follow=True)
-    assert "H200 only #1 is back." in back.content.decode()
-    answer = admin_page.post(f"/plans/scenarios/{other.scenario.slug}/delete/", {"next": "/"}, follow=True)
-    assert not Scenario.objects.filter(pk=other.scenario_id).exists()
-    token = re.search(r"/undo/(\w+)/", answer.content.decode())
-    assert token is not None
-    admin_page.post(f"/undo/{token.group(1)}/", {"next": "/"})
-    assert Scenario.objects.filter(pk=other.scenario_id).exists()
-    force = sample["plan"]
-    refused = admin_page.post(f"/plans/{force.pk}/delete/", {"next": "/plans/"}, follow=True)
-    assert "is in force" in refused.content.decode()
 
 
 def test_a_job_longer_than_usual_expects_nothing(sample: dict[str, Any], admin_page: Client) -> None:

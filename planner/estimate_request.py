@@ -56,6 +56,8 @@ KNOWN_FIELDS = (
     "even_expert_routing",
     "piecewise_cuda_graphs",
     "attention_dp_wait_iters",
+    "batch_wait_iters",
+    "batch_wait_tokens_ratio",
     "capacity_policy",
     "trt_backend",
     "load",
@@ -173,6 +175,8 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         even_expert_routing=_flag(request, "even_expert_routing"),
         piecewise_cuda_graphs=_flag(request, "piecewise_cuda_graphs"),
         attention_dp_wait_iters=_whole(request, "attention_dp_wait_iters", least=0) or 0,
+        batch_wait_iters=_whole(request, "batch_wait_iters", least=0) or 0,
+        batch_wait_tokens_ratio=_number(request, "batch_wait_tokens_ratio", high=1.0) or 0.0,
         capacity_policy=_text(request, "capacity_policy"),
         trt_backend=_text(request, "trt_backend") or "pytorch",
     )

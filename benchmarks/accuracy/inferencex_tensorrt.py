@@ -13,8 +13,6 @@ which configurations ran when:
   configuration has. Three drafts, one with attention DP. The rows do not say so.
 - in its second version (1.2.0rc6) many scripts ask for piecewise graphs.
 
-Not read: ``batch_wait_timeout_iters``, which two points of DeepSeek in FP8 ask for.
-
 How many drafts were accepted is not published. From other measurements of the same model: 0.81-0.82 of first drafts
 (vllm-project/vllm pull request 12755, DeepSeek-R1), and 3.1-3.2 tokens a step with seven drafts (model card of
 nebius/MTP-DeepSeek-V3-0324, the original head). First drafts at 0.82 and later ones at 0.62 give both, and 1.64
@@ -22,8 +20,7 @@ accepted of three, as 0.73 at each place does.
 
 gpt-oss (``gptoss_fp4_{b200,h200}_trt*.sh``): until 2025-11-03 the script spread experts over all GPUs on H200 and, with
 attention DP, on B200 from 256 clients; the image of the B200 runs was 1.2.0rc0 then. Llama, until 2025-10-30
-(``70b_fp{4,8}_{b200,h200}_trt*.sh``): one image; at 1,024 tokens in and out prompts are batched
-(``batch_wait_timeout_iters 20``), which is not read either.
+(``70b_fp{4,8}_{b200,h200}_trt*.sh``): one image.
 """
 
 from __future__ import annotations
@@ -62,6 +59,11 @@ class Run:
         return self.version.startswith(_SECOND_VERSION)
 
     @property
+    def short(self) -> bool:
+        """Whether prompts and outputs have 1,024 tokens."""
+        return self.prompt < 2048 and self.output < 2048
+
+    @property
     def drafts(self) -> int:
         """Tokens drafted a step."""
         late = self.version.startswith("1.1") and self.date > _FIRST_DRAFTS
@@ -78,7 +80,7 @@ def settings(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         return _deepseek(row, load)
     if "gpt-oss" in model:
         return _gpt_oss(row, load)
-    return _llama(load) if "llama" in model else {}
+    return _llama(row, load) if "llama" in model else {}
 
 
 def _gpt_oss(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +106,10 @@ def _gpt_oss(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _llama(load: dict[str, Any]) -> dict[str, Any]:
+def _llama(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
+    waits = float(row["isl"]) < 2048 and float(row["osl"]) < 2048 and int(row["tp"] or 1) < 8
     return {
+        **({"batch_wait_iters": 20, "batch_wait_tokens_ratio": 0.9} if waits else {}),
         "engine_version": _FIRST_VERSION,
         "kv_cache_dtype": "fp8",
         "max_num_batched_tokens": 16384,
@@ -137,6 +141,8 @@ def _deepseek(row: dict[str, str], load: dict[str, Any]) -> dict[str, Any]:
         found["max_num_batched_tokens"] = max(8192, needed) if run.date >= _ROOM_FOR_PROMPTS else needed
     if run.attention_dp:
         found["attention_dp_wait_iters"] = _WAIT
+    if run.second and run.blackwell and not (run.fp4 or run.drafts) and run.clients >= 64 and run.short:
+        found["batch_wait_iters"], found["batch_wait_tokens_ratio"] = 40, 0.8
     if _piecewise(run):
         found["piecewise_cuda_graphs"] = True
     return found

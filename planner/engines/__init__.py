@@ -71,7 +71,8 @@ def _check_positive(settings: EngineSettings, expected_len: int | None) -> None:
     for name, value in sizes.items():
         if value is not None and not 1 <= value <= LARGEST_SETTING:
             raise InputError(f"must lie between 1 and {LARGEST_SETTING:,}", field=name, value=value)
-    for name in ("max_loras", "speculative_tokens", "mm_items_per_prompt", "logprobs", "attention_dp_wait_iters"):
+    for name in ("max_loras", "speculative_tokens", "mm_items_per_prompt", "logprobs", "attention_dp_wait_iters",
+                 "batch_wait_iters"):  # fmt: skip
         if not 0 <= getattr(settings, name) <= LARGEST_SETTING:
             raise InputError(f"must lie between 0 and {LARGEST_SETTING:,}", field=name, value=getattr(settings, name))
     for name in ("kv_cache_max_gpu_gib", "kv_cache_host_gib"):

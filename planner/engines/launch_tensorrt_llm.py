@@ -91,6 +91,9 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
             "timeout_iters": resolved.attention_dp_wait_iters,
             "batching_wait_iters": 0,
         }
+    if resolved.batch_wait_iters:
+        options["batch_wait_timeout_iters"] = resolved.batch_wait_iters
+        options["batch_wait_max_tokens_ratio"] = resolved.batch_wait_tokens_ratio
     if resolved.max_loras:
         options["lora_config"] = {"max_loras": resolved.max_loras, "max_lora_rank": resolved.max_lora_rank}
     if resolved.speculative_tokens:

@@ -60,6 +60,8 @@ class EngineSettings:
     max_cudagraph_capture_size: int | None = None  # largest batch captured as a graph, sizes between are padded up to
     piecewise_cuda_graphs: bool = False  # TensorRT-LLM: steps that hold a prompt run from captured graphs too
     attention_dp_wait_iters: int = 0  # TensorRT-LLM: steps that a prompt waits at most for prompts on every rank
+    batch_wait_iters: int = 0  # TensorRT-LLM: steps that prompts wait at most until a step has enough tokens, ...
+    batch_wait_tokens_ratio: float = 0.0  # ... as a share of max_num_batched_tokens
     moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
     even_expert_routing: bool = False  # tokens reach every expert alike, as with dummy weights; trained routers do not
     async_scheduling: bool | None = None  # the next step is scheduled while one runs (TensorRT-LLM: overlap scheduler)
@@ -116,6 +118,8 @@ class ResolvedSettings:
     even_expert_routing: bool = False
     piecewise_cuda_graphs: bool = False
     attention_dp_wait_iters: int = 0
+    batch_wait_iters: int = 0
+    batch_wait_tokens_ratio: float = 0.0
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -234,6 +234,8 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "even_expert_routing",
         "piecewise_cuda_graphs",
         "attention_dp_wait_iters",
+        "batch_wait_iters",
+        "batch_wait_tokens_ratio",
     )
     return {name: getattr(settings, name) for name in names}
 

@@ -8,13 +8,15 @@ each.
 TensorRT-LLM can hold prompts back until every rank has one (``attention_dp_config.enable_balance``): prompts start when
 all ranks have a prompt and a free slot, else at the latest at every ``timeout_iters``-th step since prompts last
 started, or when a rank has nothing to decode (``PyExecutor._balance_adp_requests``, 1.1 and 1.2). The count runs on
-while nobody waits.
+while nobody waits. Without attention DP it can hold them back until a step has enough tokens
+(``batch_wait_max_tokens_ratio``), for ``batch_wait_timeout_iters`` steps at most and while something decodes
+(``PyExecutor._waiting_requests``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,13 +68,31 @@ SHARED_TOKENS, HOST = 0, slice(11, 15)
 """Where ``kernel_args`` holds the axis of ``shared_ms``, and captured sizes with the host's times."""
 
 
+@dataclass(frozen=True)
+class PromptHold:
+    """What holds prompts back: up to ``rank_steps`` steps for prompts on every rank, up to ``batch_steps`` steps until
+    a step has ``batch_tokens`` tokens (one rank only). 0: nothing.
+    """
+
+    rank_steps: int = 0
+    batch_steps: int = 0
+    batch_tokens: float = 0.0
+
+
+FREELY = PromptHold()
+
+
 def run_ranks(
-    step: StepModel, rules: InstanceRules, parts: Sequence[RequestSet], *, wait_steps: int = 0, timeline_rows: int = 0
+    step: StepModel,
+    rules: InstanceRules,
+    parts: Sequence[RequestSet],
+    *,
+    hold: PromptHold = FREELY,
+    timeline_rows: int = 0,
 ) -> tuple[list[InstanceRun], F64]:
     """Run one instance whose rank i serves ``parts[i]``; the ranks and the records of all requests.
 
-    Prompts wait up to ``wait_steps`` steps for prompts on every rank; 0: they do not. ``timeline_rows`` of the first
-    rank. Raises InfeasibleError when a request can never be served.
+    ``timeline_rows`` of the first rank. Raises InfeasibleError when a request can never be served.
     """
     most = max(part.size for part in parts)
     engines = []
@@ -86,7 +106,9 @@ def run_ranks(
     stack = stacked(engines)
     bare = kernel_args(replace(step.tables, host_ms=0.0, host_ms_per_sequence=0.0, launch_ms=0.0))
     planned = np.zeros(len(engines), dtype=np.int64)
-    if advance_ranks(stack, engines[0].tables, bare, step.tables.experts_ms, wait_steps, planned) == STUCK:
+    batch_steps = hold.batch_steps if len(parts) == 1 else 0
+    holds = (hold.rank_steps, batch_steps, hold.batch_tokens)
+    if advance_ranks(stack, engines[0].tables, bare, step.tables.experts_ms, holds, planned) == STUCK:
         raise stuck(rules)
     for index, engine in enumerate(engines):
         engine.take_state(stack, index)
@@ -96,18 +118,25 @@ def run_ranks(
 
 @compiled
 def advance_ranks(
-    stack: KernelState, tables: Any, bare: Any, experts_ms: np.ndarray, wait_steps: int, planned: np.ndarray
+    stack: KernelState,
+    tables: Any,
+    bare: Any,
+    experts_ms: np.ndarray,
+    holds: tuple[int, int, float],
+    planned: np.ndarray,
 ) -> int:
     """Run all ranks to the end. Returns OK or STUCK.
 
     ``stack`` holds the arrays of the ranks, one behind the other, with room for all records; ``bare`` are ``tables``
-    without the host's time, ``experts_ms`` those of ``StepTables``; ``planned`` room for one number a rank.
+    without the host's time, ``experts_ms`` those of ``StepTables``; ``holds`` the fields of a ``PromptHold``;
+    ``planned`` room for one number a rank.
     ``kernel.advance`` is the same loop for one rank that steps alone.
     """
     ranks = stack.ints.shape[0]
     ahead = stack.policy[0, P_ASYNC] != 0
     budget = stack.policy[0, P_BUDGET]
-    clock, waited = 0.0, 0
+    wait_steps, batch_steps, batch_tokens = holds
+    clock, waited, held = 0.0, 0, 0
     while True:
         running, next_ms = _under_way(stack)
         if not running and next_ms > clock:
@@ -118,6 +147,11 @@ def advance_ranks(
         waited = 0 if free else waited + 1
         if not free and (waited >= wait_steps or not _all_decode(stack)):
             free, waited = True, 0
+        if batch_steps > 0:
+            tokens = _tokens_at_hand(replica(stack, 0), clock)
+            if tokens > 0.0:
+                free = held >= batch_steps or tokens >= batch_tokens
+                held = 0 if free else held + 1
         idle_until = np.inf
         for r in range(ranks):
             s = replica(stack, r)
@@ -148,7 +182,11 @@ def advance_ranks(
         elif ahead and _can_leap(stack, planned):
             counts = wait_steps > 0 and _all_decode(stack)
             most = wait_steps - 1 - waited if counts and _any_waits(stack, clock) else 1 << 40
+            if not free and batch_steps > 0:
+                most = batch_steps - held
+                idle_until = min(idle_until, _next_arrival(replica(stack, 0), clock))
             leapt = _leap(stack, tables, idle_until, most)
+            held += leapt if batch_steps > 0 and not free else 0
             waited = (waited + leapt) % wait_steps if counts else 0
         for r in range(ranks):
             if stack.ints[r, I_NOW_VALID] != 0:
@@ -201,6 +239,32 @@ def _all_have_prompts(stack: KernelState, clock: float) -> bool:
         if left < (1 if stack.policy[r, P_CHUNKED] != 0 else prompt):
             return False
     return True
+
+
+@part
+def _tokens_at_hand(s: KernelState, clock: float) -> float:
+    """Tokens that a step could hold now, decodes and waiting prompts; 0 where there are not both."""
+    ints = s.ints
+    decodes = ints[I_DECODING] * (1 + s.policy[P_SPEC])
+    head, seats, blocks = ints[I_NEXT], s.policy[P_MAX_SEQS] - ints[I_RUNNING], ints[I_FREE]
+    left = s.policy[P_BUDGET] - decodes
+    prompts = 0
+    while head < ints[I_ISSUED] and s.visible[head] <= clock and seats > 0:
+        need = -(-(s.inputs[head] + s.outputs[head]) // s.policy[P_BLOCK])
+        if need > blocks or s.inputs[head] > left:
+            break
+        prompts += s.inputs[head]
+        head, seats, blocks, left = head + 1, seats - 1, blocks - need, left - s.inputs[head]
+    return float(prompts + decodes) if prompts > 0 and decodes > 0 else 0.0
+
+
+@part
+def _next_arrival(s: KernelState, clock: float) -> float:
+    """When the next request joins those that wait; infinity when none is on its way."""
+    at = s.ints[I_NEXT]
+    while at < s.ints[I_ISSUED] and s.visible[at] <= clock:
+        at += 1
+    return s.visible[at] if at < s.ints[I_ISSUED] else np.inf
 
 
 @part

@@ -16,7 +16,7 @@ from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, default_requests, mean_rate, request_chunks, request_set
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
-from planner.serving.lockstep import run_ranks
+from planner.serving.lockstep import FREELY, PromptHold, run_ranks
 from planner.serving.metrics import (
     histogram_percentiles,
     meets_slo,
@@ -107,7 +107,7 @@ def simulate(
         router=router,
         timeline=timeline,
         ranks=ranks_in_step(instance),
-        wait_steps=resolved.attention_dp_wait_iters,
+        hold=prompt_hold(resolved),
     )
 
 
@@ -121,11 +121,11 @@ def run_requests(
     router: Router = "round_robin",
     timeline: bool = False,
     ranks: int = 1,
-    wait_steps: int = 0,
+    hold: PromptHold = FREELY,
 ) -> SimResult:
     """Run a drawn request set on ``instances`` instances and add them up.
 
-    Each ``ranks`` of them step together and hold prompts back for up to ``wait_steps`` steps, see ``lockstep``; not
+    Each ``ranks`` of them step together, and prompts are held back as ``hold`` says, see ``lockstep``; not
     where requests are dealt out one by one.
     """
     if instances < 1 or instances % ranks:
@@ -134,8 +134,8 @@ def run_requests(
     one_by_one = requests.following is not None or requests.prefixes is not None
     if one_by_one or (router != "round_robin" and instances > 1 and not requests.closed):
         engines, records = run_routed(step, rules, requests, instances, router, timeline_rows=rows)
-    elif ranks > 1:
-        engines, records = _run_in_step(step, rules, requests, instances // ranks, ranks, wait_steps, rows)
+    elif ranks > 1 or hold.batch_steps > 0:
+        engines, records = _run_in_step(step, rules, requests, instances // ranks, ranks, hold, rows)
     else:
         engines = []
         for index, part in enumerate(split_round_robin(requests, instances)):
@@ -148,17 +148,23 @@ def run_requests(
 
 
 def _run_in_step(
-    step: StepModel, rules: InstanceRules, requests: RequestSet, replicas: int, ranks: int, wait_steps: int, rows: int
+    step: StepModel, rules: InstanceRules, requests: RequestSet, replicas: int, ranks: int, hold: PromptHold, rows: int
 ) -> tuple[list[InstanceRun], F64]:
     """``replicas`` of ``ranks`` that step together each; requests and clients go round over all ranks."""
     parts = split_round_robin(requests, replicas * ranks)
     engines, records = [], []
     for index in range(min(replicas, len(parts))):
         shown = rows if index == 0 else 0
-        found, ended = run_ranks(step, rules, parts[index::replicas], wait_steps=wait_steps, timeline_rows=shown)
+        found, ended = run_ranks(step, rules, parts[index::replicas], hold=hold, timeline_rows=shown)
         engines += found
         records.append(ended)
     return engines, np.concatenate(records)
+
+
+def prompt_hold(resolved: ResolvedSettings) -> PromptHold:
+    """What ``resolved`` asks TensorRT-LLM to hold prompts back for."""
+    tokens = resolved.batch_wait_tokens_ratio * resolved.max_num_batched_tokens
+    return PromptHold(resolved.attention_dp_wait_iters, resolved.batch_wait_iters, tokens)
 
 
 def ranks_in_step(instance: Instance) -> int:

@@ -98,7 +98,10 @@ def test_tensorrt_llm_keys_are_in_one_place_only() -> None:
     flags = {flag.lstrip("-") for flag in command_line(resolved, "/m", "m", 1) if flag.startswith("--")}
     assert flags.isdisjoint(options)
     assert "free_gpu_memory_fraction" not in options["kv_cache_config"]
-    assert "torch_compile_config" not in options
+    assert not {"torch_compile_config", "batch_wait_timeout_iters"} & set(options)
+    waiting = resolve(trtllm(batch_wait_iters=40, batch_wait_tokens_ratio=0.8), get_model(LLAMA), h100())
+    batched = yaml.safe_load(config_files(waiting)["llm-api.yaml"])
+    assert (batched["batch_wait_timeout_iters"], batched["batch_wait_max_tokens_ratio"]) == (40, 0.8)
     pieces = resolve(trtllm(piecewise_cuda_graphs=True, max_num_batched_tokens=1152), get_model(LLAMA), h100())
     compiled = yaml.safe_load(config_files(pieces)["llm-api.yaml"])["torch_compile_config"]
     sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1152]

@@ -81,6 +81,8 @@ def test_kernels_and_graphs_by_version() -> None:
     late = settings(64, precision="fp8", tp="8", ep="1")
     assert (late["moe_backend"], late["max_cudagraph_capture_size"]) == ("TRTLLM", 64)
     assert late["piecewise_cuda_graphs"]
+    assert (late["batch_wait_iters"], late["batch_wait_tokens_ratio"]) == (40, 0.8)
+    assert "batch_wait_iters" not in settings(64, precision="fp8", osl="8192")
     assert "piecewise_cuda_graphs" not in settings(32, precision="fp8", ep="1")
     assert settings(64)["piecewise_cuda_graphs"]  # TP 8, EP 8, 1024 in and out
     assert "piecewise_cuda_graphs" not in settings(64, osl="8192")
@@ -161,4 +163,5 @@ def test_models_are_read_by_their_own_scripts() -> None:
     llama = settings(64, model="meta-llama/Llama-3.1-70B", precision="fp8", engine_version="", date="2025-10-29")
     assert (llama["engine_version"], llama["max_num_batched_tokens"]) == ("1.1.0rc2", 16384)
     assert "moe_backend" not in llama
+    assert "batch_wait_iters" not in llama
     assert settings(64, model="Qwen/Qwen3-32B") == {}

@@ -19,7 +19,7 @@ from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, request_set
 from planner.serving.engine import InstanceRules
 from planner.serving.instance import Instance
-from planner.serving.lockstep import run_ranks
+from planner.serving.lockstep import PromptHold, run_ranks
 from planner.serving.simulator import ranks_in_step, run_requests, split_round_robin
 from planner.serving.types import Load
 from planner.steptime.kernel import step_ms
@@ -34,8 +34,9 @@ def with_experts(step: StepModel, share: float) -> StepModel:
 class Ranks:
     """The same by brute force: one reference scheduler a rank, one loop over steps, no leaps."""
 
-    def __init__(self, step: StepModel, rules: InstanceRules, parts: list[RequestSet], wait_steps: int) -> None:
-        self.step, self.wait_steps = step, wait_steps
+    def __init__(self, step: StepModel, rules: InstanceRules, parts: list[RequestSet], hold: PromptHold) -> None:
+        self.step, self.wait_steps, self.hold = step, hold.rank_steps, hold
+        self.held = 0
         self.ranks = [ReferenceScheduler(step, rules, part) for part in parts]
         self.policy = rules.policy
         self.waited = 0
@@ -56,7 +57,28 @@ class Ranks:
                 return False
         return True
 
+    def _enough(self, now: float) -> bool:
+        """Whether one rank's prompts need not wait for more of them."""
+        rank = self.ranks[0]
+        decodes = sum(r.state == "decode" for r in rank.running)
+        left, blocks = self.policy.token_budget - decodes, len(rank.pool.free)
+        tokens = 0
+        for request in [r for r in rank.future if r.visible <= now][: self.policy.max_seqs - len(rank.running)]:
+            need = -(-(request.prompt + request.output) // self.policy.block_tokens)
+            if need > blocks or request.prompt > left:
+                break
+            tokens, left, blocks = tokens + request.prompt, left - request.prompt, blocks - need
+        if not tokens or not decodes:
+            return True
+        if self.held < self.hold.batch_steps and tokens + decodes < self.hold.batch_tokens:
+            self.held += 1
+            return False
+        self.held = 0
+        return True
+
     def _opens(self, now: float) -> bool:
+        if self.hold.batch_steps and len(self.ranks) == 1:
+            return self._enough(now)
         if self.wait_steps == 0 or self._prompts_everywhere(now):
             self.waited = 0
             return True
@@ -163,8 +185,24 @@ def test_ranks_equal_a_plain_loop(rules, load, ranks, wait, share, launch, seed)
     step = with_experts(step, share) if share else step
     requests = request_set(load, uniform(20, 300), uniform(1, 60), seed=seed, block_tokens=rules.policy.block_tokens)
     parts = split_round_robin(requests, ranks)
-    _, records = run_ranks(step, rules, parts, wait_steps=wait)
-    expected = np.array(sorted(Ranks(step, rules, parts, wait).run()))
+    check(step, rules, parts, PromptHold(wait))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seqs=st.sampled_from([4, 16]), load=LOADS, batch=st.sampled_from([2, 20]), tokens=st.sampled_from([150.0, 900.0]),
+    seed=st.integers(0, 5),
+)  # fmt: skip
+def test_prompts_that_wait_for_more_equal_a_plain_loop(seqs, load, batch, tokens, seed) -> None:
+    rules = trt_rules(seqs=seqs, budget=1200)
+    requests = request_set(load, uniform(20, 300), uniform(1, 60), seed=seed, block_tokens=32)
+    check(step_model(REAL_FRONT_END), rules, [requests], PromptHold(0, batch, tokens))
+
+
+def check(step: StepModel, rules: InstanceRules, parts: list[RequestSet], hold: PromptHold) -> None:
+    """Every request's times equal those of the plain loop."""
+    _, records = run_ranks(step, rules, parts, hold=hold)
+    expected = np.array(sorted(Ranks(step, rules, parts, hold).run()))
     response = step.front_end.response_ms
     first = records[:, k.R_SEND] + records[:, k.R_TTFT] - response
     last = records[:, k.R_SEND] + records[:, k.R_E2E] - response
@@ -200,7 +238,7 @@ def test_prompts_wait_for_prompts_on_every_rank() -> None:
     parts = split_round_robin(requests, 8)
     waits = {}
     for limit in (0, 20, 40):
-        _, records = run_ranks(step_model(), trt_rules(), parts, wait_steps=limit)
+        _, records = run_ranks(step_model(), trt_rules(), parts, hold=PromptHold(limit))
         waits[limit] = np.median(records[:, k.R_TTFT])
     step = step_model().decode_ms(4, 800.0)
     assert waits[20] - waits[0] == pytest.approx(10 * step, rel=0.4)

@@ -166,6 +166,12 @@ class EstimateRequestSerializer(serializers.Serializer):
     attention_dp_wait_iters = serializers.IntegerField(
         required=False, help_text="TensorRT-LLM: steps that a prompt waits at most for prompts on every rank."
     )
+    batch_wait_iters = serializers.IntegerField(
+        required=False, help_text="TensorRT-LLM: steps that prompts wait at most until a step has enough tokens."
+    )
+    batch_wait_tokens_ratio = serializers.FloatField(
+        required=False, help_text="Enough tokens, as a share of max_num_batched_tokens."
+    )
     capacity_policy = serializers.CharField(required=False)
     trt_backend = serializers.CharField(required=False)
     load = LoadSerializer(required=False)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.core.models import Role, User
+from controlplane.deployments import services
+from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.jobs import sending
 from controlplane.workloads.models import SloTarget, Workload
+from controlplane.workloads.services import upload_model
 from tests.controlplane import fleet_fixture
+from tests.controlplane.deployment_samples import MODEL
+from tests.controlplane.test_workloads import TINY
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +156,28 @@ def sign_in(client: Client) -> Callable[[User], Client]:
 def admin_page(sample: dict[str, Any], sign_in: Callable[[User], Client]) -> Client:
     """The browser of the sample's administrator."""
     return sign_in(sample["user"])
+
+
+@pytest.fixture
+def seen_node(node: Node) -> Node:
+    """A node whose worker has been seen."""
+    node.worker_last_seen_at = timezone.now()
+    node.save()
+    return node
+
+
+@pytest.fixture
+def deployment(seen_node: Node, operator: User) -> Deployment:
+    """vLLM with an 8B model on one H100, pending."""
+    return services.create_deployment(
+        actor=operator, node=seen_node, model_ref=MODEL, engine="vllm", options={"max_model_len": 4096}
+    )
+
+
+@pytest.fixture
+def cpu_deployment(local_node: Node, planner: User, operator: User) -> Deployment:
+    """A tiny model on the processor of this host, pending."""
+    upload_model(actor=planner, model_id="me/tiny", config=json.dumps(TINY).encode())
+    return services.create_deployment(
+        actor=operator, node=local_node, model_ref="me/tiny", engine="vllm", options={"max_model_len": 1024}
+    )

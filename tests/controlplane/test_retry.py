@@ -16,14 +16,7 @@ from controlplane.jobs.services import claim, fail, request_cancel, retry_job
 from controlplane.planning import curves as drawing
 from controlplane.planning import services as planning
 from controlplane.planning.models import Plan, Scenario
-from tests.controlplane.test_deployments import (  # noqa: F401 - fixtures
-    LOAD,
-    Worker,
-    deployment,
-    make_ready,
-    measured,
-    seen_node,
-)
+from tests.controlplane.deployment_samples import LOAD, Worker, make_ready, measured
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +38,7 @@ def failed_plan(planner: User, node: Any, workload: Any) -> Plan:
 
 
 def test_a_cancelled_probe_runs_again_as_a_new_one(
-    deployment: Deployment,  # noqa: F811
+    deployment: Deployment,
     operator: User,
 ) -> None:
     make_ready(deployment, operator)
@@ -66,7 +59,7 @@ def test_a_cancelled_probe_runs_again_as_a_new_one(
 
 
 def test_a_probe_of_an_engine_that_is_gone_is_refused(
-    deployment: Deployment,  # noqa: F811
+    deployment: Deployment,
     operator: User,
 ) -> None:
     make_ready(deployment, operator)
@@ -84,7 +77,7 @@ def test_a_probe_of_an_engine_that_is_gone_is_refused(
 
 
 def test_a_launch_is_launched_again_and_no_running_engine_is(
-    deployment: Deployment,  # noqa: F811
+    deployment: Deployment,
     operator: User,
 ) -> None:
     first = services.launch_deployment(actor=operator, deployment=deployment)

@@ -28,7 +28,7 @@ def progress_context(request: HttpRequest, job: Job) -> dict:
     return {
         "job": job,
         "job_title": fmt.job_words(job.kind),
-        "elapsed": "" if elapsed_s is None else fmt.duration(elapsed_s),
+        "elapsed": "" if elapsed_s is None else fmt.duration(elapsed_s) if elapsed_s else "under 1 s",
         "expected": fmt.duration(int(usual)) if usual and usual >= 1 else "",
         "may_cancel": job.created_by_id == request.user.pk or has_role(request.user, Role.OPERATOR),
         "may_retry": job.is_final and job.state != Job.State.SUCCEEDED and has_role(request.user, _retry_role(job)),

@@ -112,6 +112,13 @@ def demand_notes(workloads: Sequence[PlanWorkload]) -> list[str]:
                 f"{workload.name}: sized for sessions that stay on their replica; the router must send the turns of a"
                 " session to the same one, or fewer prompts are found in the cache."
             )
+        metrics = {target.metric for target in workload.slo}
+        if "ttft" in metrics and metrics & {"tpot", "itl"} and (workload.load.turns or workload.load.kind == "closed"):
+            who = "sessions" if workload.load.turns else "users who wait for each answer"
+            notes.append(
+                f"{workload.name}: prefill and decode pools were not searched. For {who} no bound short of a simulation"
+                " tells whether they could gain; an estimate with disagg simulates a unit."
+            )
     return notes
 
 

@@ -22,6 +22,7 @@ from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import Link, link_across_nodes, link_within_node
+from planner.serving.sessions import longest_prompt, mean_prompt
 from planner.serving.types import Performance
 from planner.steptime import Fabric, build
 from planner.units import MIB
@@ -62,10 +63,9 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     answer["reasons"] += notes
     if performance.saturated:
         answer["reasons"].append("The rate is above what the pools carry: the queue grows without bound.")
-    _describe(answer["disagg"], unit, use, round(decode.inputs.expected))
-    watts = pool_watts(
-        decode.gpu, unit, performance, context_tokens=decode.inputs.expected + decode.outputs.expected / 2
-    )
+    _describe(answer["disagg"], unit, use)
+    context = mean_prompt(decode.load, decode.inputs, decode.outputs) + decode.outputs.expected / 2
+    watts = pool_watts(decode.gpu, unit, performance, context_tokens=context)
     answer["power_w"] = None if watts is None else rounded(watts.mean * unit.gpus)
     by_role = (None, None) if watts is None else (watts.prefill * unit.prefill_gpus, watts.decode * unit.decode_gpus)
     for role, each in zip(ROLES, by_role, strict=True):
@@ -79,6 +79,8 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
     """Settings and memory of the roles that are supported; the answer's status says when one cannot run."""
     decode = query.roles["decode"][0]
     prompt = decode.inputs.longest if decode.inputs else None
+    if decode.load is not None and decode.inputs and decode.outputs:
+        prompt = longest_prompt(decode.load, decode.inputs, decode.outputs)
     expected = prompt + decode.outputs.longest if prompt and decode.outputs else None
     found: dict[Role, tuple[ResolvedSettings, MemoryLedger]] = {}
     answer["disagg"] = {}
@@ -119,13 +121,14 @@ def _link(gpu: GpuSpec, gpus: int, fabric: Fabric, stated: float | None) -> Link
     return found if stated is None else replace(found, gb_s=stated)
 
 
-def _describe(answer: dict[str, Any], unit: Disaggregated, use: PoolUse, prompt_tokens: int) -> None:
+def _describe(answer: dict[str, Any], unit: Disaggregated, use: PoolUse) -> None:
     answer["prefill"]["utilisation"] = rounded(use.prefill_utilisation)
     answer["decode"]["utilisation"] = rounded(use.decode_utilisation)
-    moved = unit.shipment.bytes_total(prompt_tokens, unit.decode.resolved.tp * unit.decode.resolved.pp)
+    moved = unit.shipment.bytes_total(round(use.moved_tokens_mean), unit.decode.resolved.tp * unit.decode.resolved.pp)
     answer["transfer"] = {
         "link": unit.link.kind,
         "link_gb_s": rounded(unit.link.gb_s),
+        "tokens_per_request": rounded(use.moved_tokens_mean),
         "mib_per_request": rounded(moved / MIB),
         "ms_mean": rounded(use.transfer_ms_mean),
         "link_utilisation": rounded(use.link_utilisation),

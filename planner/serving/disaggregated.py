@@ -4,7 +4,8 @@ A request goes to a prefill instance for one token, its cache crosses the link, 
 the prompt's cache in place. vLLM's decode instance computes the last prompt token again to sample the first token, and
 its worker stands still while it posts a transfer's descriptors; TensorRT-LLM hands the first token over with the
 cache. Both pools are simulated by the kernel of ``simulate``, with the rules of their own settings; a proxy deals
-requests out in turn. Transfers of an instance follow one another, and hold their blocks on both sides.
+requests out in turn, and keeps sessions where they are (``disaggregated_sessions``). Transfers of an instance follow
+one another, and hold their blocks on both sides.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from planner.errors import InfeasibleError, InputError
 from planner.evidence import Evidence, weakest
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, request_set
+from planner.serving.disaggregated_sessions import (
+    chains,
+    held_by_decode,
+    prefill_with_cache,
+    sent_after,
+    sessions_of,
+)
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import KvShipment, Link, kv_shipment
-from planner.serving.metrics import (
-    histogram_percentiles,
-    meets_slo,
-    percentiles,
-    samples_of,
-    tpot_ms,
-)
-from planner.serving.simulator import as_reached, instance_rules, is_saturated, within_context
+from planner.serving.sessions import STREAMS, mean_prompt, session_set
+from planner.serving.simulator import as_reached, instance_rules, summarise, within_context
 from planner.serving.types import F64, I64, Lengths, Load, SimResult, SloTarget
 from planner.steptime.types import StepModel
 
@@ -45,6 +47,12 @@ _TICK_MS = 1e-6
 _SETTLED_MS = 1.0
 MAX_RUNS = 20
 """Runs of a closed loop at most."""
+
+SESSION_RUNS, SESSION_SETTLED_MS = 6, 50.0
+"""Sessions: runs after the first at most, and the change of send times that changes nothing between turns."""
+
+ALIKE = 0.005
+"""Share of the prompts' tokens that may cross the link in one run and not in the next when both count as the same."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +98,14 @@ class Disaggregated:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """What each pool did in a simulation: shares of time with a step running, and the transfer in milliseconds."""
+    """What each pool did in a simulation: shares of time with a step running, the transfer in milliseconds, and the
+    prompt tokens that it moved of a request."""
 
     prefill_utilisation: float
     decode_utilisation: float
     transfer_ms_mean: float
     link_utilisation: float
+    moved_tokens_mean: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +119,8 @@ class _Run:
     decode: list[InstanceRun]
     transfer: F64
     on_link: F64
+    hits: I64  # prompt tokens that prefill found cached
+    moved: I64  # prompt tokens that crossed the link
 
 
 def check_roles(unit: Disaggregated) -> None:
@@ -143,6 +155,9 @@ def simulate_disaggregated(
     Raises InfeasibleError when a role does not fit or a request can never be served, InputError for a senseless load.
     """
     check_roles(unit)
+    if load.turns is not None:
+        pools = _Pools(unit, load, _sessions(unit, load, input_tokens, output_tokens, seed), output_tokens)
+        return _summarise(_settled(pools, SESSION_RUNS, SESSION_SETTLED_MS), pools.requests, slo)
     requests = request_set(
         load, input_tokens, output_tokens, seed=seed, block_tokens=unit.prefill.resolved.block_tokens
     )
@@ -151,8 +166,19 @@ def simulate_disaggregated(
     prompts = within_context(prompts, unit.prefill.resolved, input_tokens, ONE_TOKEN)
     requests = replace(requests, inputs=prompts.inputs, hits=prompts.hits)
     pools = _Pools(unit, load, requests, output_tokens)
-    run = _closed(pools) if requests.closed else pools.run(requests.sent_ms)
-    return _summarise(run, requests, slo)
+    if not requests.closed:
+        return _summarise(pools.run(requests.sent_ms), requests, slo)
+    rounds = -(-requests.size // requests.first_issued)
+    return _summarise(_settled(pools, min(rounds + 1, MAX_RUNS), _SETTLED_MS), requests, slo)
+
+
+def _sessions(unit: Disaggregated, load: Load, inputs: Lengths, outputs: Lengths, seed: int) -> RequestSet:
+    """Sessions that both roles have the context for."""
+    token_ms = unit.decode.step.decode_ms(STREAMS, mean_prompt(load, inputs, outputs))
+    return session_set(
+        load, inputs, outputs, seed=seed, block_tokens=unit.prefill.resolved.block_tokens, token_s=token_ms / 1000.0,
+        max_len=min(unit.prefill.resolved.max_model_len, unit.decode.resolved.max_model_len),
+    )  # fmt: skip
 
 
 class _Pools:
@@ -164,29 +190,43 @@ class _Pools:
         ranks = (unit.prefill_count * unit.prefill.resolved.dp, unit.decode_count * unit.decode.resolved.dp)
         self.ranks = ranks
         self.turnaround = unit.decode.step.front_end.turnaround_ms
-        fresh = requests.inputs - requests.hits  # what the decode instance has of its own prefix cache stays
-        self.wire = unit.shipment.wire_ms(fresh, unit.link)
-        self.post = unit.shipment.post_ms(fresh, unit.link)
+        self.shared_tokens = load.shared_tokens
         self.prefill_step = as_reached(unit.prefill.step, load, ONE_TOKEN, ranks[0])
-        decode = as_reached(unit.decode.step, load, outputs, ranks[1])
-        self.decode_step = _with_stalls(decode, float(self.post.mean()), float(requests.outputs.mean()))
+        self.decode_alone = as_reached(unit.decode.step, load, outputs, ranks[1])
         self.prefill_rules = _holding(instance_rules(unit.prefill.resolved, unit.prefill.memory), requests.inputs)
         rules = _holding(instance_rules(unit.decode.resolved, unit.decode.memory), requests.inputs, requests.outputs)
         # the prompt is there already: a request joins with one token, whatever the budget says of prompts
         policy = replace(rules.policy, chunked_prefill=True, cached_tokens_use_budget=False)
         self.decode_rules = replace(rules, policy=policy)
-        self.owner_prefill = np.arange(requests.size) % ranks[0]
-        self.owner_decode = np.arange(requests.size) % ranks[1]
+        self.following = _clients(requests) if requests.following is None else requests.following
+        chain, self.place = chains(self.following)
+        dealt = np.arange(requests.size) if requests.following is None else chain
+        self.owner_prefill = dealt % ranks[0]
+        self.owner_decode = dealt % ranks[1]
+        self.sends(requests.hits)  # what the decode instance has of its own prefix cache stays
         self.step_ms = self._step_ms()
         self.handover_ms = HANDOVER_STEPS[unit.decode.resolved.engine] * self.step_ms
+
+    def sends(self, held: I64) -> None:
+        """What crosses the link, and how long that takes, with ``held`` prompt tokens on the decode instance."""
+        self.moved = self.requests.inputs - held
+        self.wire = self.unit.shipment.wire_ms(self.moved, self.unit.link)
+        self.post = self.unit.shipment.post_ms(self.moved, self.unit.link)
+        stall = float(self.post.mean())
+        self.decode_step = _with_stalls(self.decode_alone, stall, float(self.requests.outputs.mean()))
 
     def run(self, sent: F64) -> _Run:
         """Both pools for requests sent at ``sent`` (any order)."""
         unit, requests = self.unit, self.requests
-        ones = np.ones(requests.size, dtype=np.int64)
-        ttft, _, prefill = _stage(
-            self.prefill_step, self.prefill_rules, sent, requests.inputs, ones, requests.hits, self.owner_prefill
-        )
+        ones, hits = np.ones(requests.size, dtype=np.int64), requests.hits
+        if requests.prefixes is None:
+            ttft, _, prefill = _stage(
+                self.prefill_step, self.prefill_rules, sent, requests.inputs, ones, hits, self.owner_prefill
+            )
+        else:
+            ttft, hits, prefill = prefill_with_cache(
+                self.prefill_step, self.prefill_rules, sent, requests, self.owner_prefill
+            )
         done = sent + ttft
         arrived = self._transferred(done + PROXY_MS + unit.shipment.delay_ms())
         handed = arrived + self.handover_ms
@@ -202,7 +242,24 @@ class _Pools:
             gap = (last - first) / np.maximum(outputs - 1, 1)
             first = np.maximum(first - gap, 0.0)
             e2e = np.where(requests.outputs == 1, handed + first - sent, e2e)
-        return _Run(sent, handed + first - sent, e2e, prefill, decode, arrived - done - PROXY_MS, self.wire)
+        run = _Run(
+            sent, handed + first - sent, e2e, prefill, decode, arrived - done - PROXY_MS, self.wire, hits, self.moved
+        )
+        if requests.prefixes is not None:  # known from the times of this run, and so what the next one sends
+            texts = sessions_of(requests.prefixes)
+            self.sends(
+                held_by_decode(
+                    self.decode_rules, handed, sent + e2e, requests, texts, self.owner_decode, self.shared_tokens
+                )
+            )
+        return run
+
+    def follow(self, e2e: F64) -> F64:
+        """When requests are sent whose answers take ``e2e``."""
+        first = self.requests.sent_ms
+        if self.requests.following is None:
+            first = np.arange(e2e.size, dtype=np.float64) * _TICK_MS
+        return sent_after(first, e2e, self.turnaround + self.requests.think_ms, self.following, self.place)
 
     def _transferred(self, ready: F64) -> F64:
         """When the last byte is there: an instance sends, and receives, one cache after another."""
@@ -224,6 +281,8 @@ class _Pools:
             batch = requests.first_issued / self.ranks[1]
         else:
             span_s = float(requests.sent_ms.max() - requests.sent_ms.min()) / 1000.0
+            if requests.offered_per_s > 0:  # of sessions only the first turns have a time yet
+                span_s = requests.size / requests.offered_per_s
             rate = requests.size / span_s / self.ranks[1] if span_s > 0 else np.inf
             batch = 1.0
             for _ in range(8):
@@ -233,35 +292,32 @@ class _Pools:
         return self.decode_step.decode_ms(round(batch), kv)
 
 
-def _closed(pools: _Pools) -> _Run:
-    """A closed loop: each client's next request follows its last answer.
+def _clients(requests: RequestSet) -> I64:
+    """What each client of a closed loop sends after a request; -1 in an open one."""
+    following = np.full(requests.size, -1, dtype=np.int64)
+    if requests.closed:
+        following[: requests.size - requests.first_issued] = np.arange(requests.first_issued, requests.size)
+    return following
 
-    Send times are those that the answers of the run before imply, until they agree. What was sent first is settled
-    first: each run settles at least one more round of answers, and most settle many.
+
+def _settled(pools: _Pools, runs: int, settled_ms: float) -> _Run:
+    """Requests that follow others: each client's next one follows its last answer.
+
+    Send times are those that the answers of the run before imply, until they agree within ``settled_ms`` in the mean,
+    and so does what crosses the link.
+    What was sent first is settled first: each run settles at least one more round of answers, and most settle many.
     """
-    requests, clients = pools.requests, pools.requests.first_issued
-    pauses = pools.turnaround + requests.think_ms
-    e2e = np.full(requests.size, pools.step_ms * float(requests.outputs.mean()))
-    sent = _follow(e2e, pauses, clients)
+    requests = pools.requests
+    sent = pools.follow(np.full(requests.size, pools.step_ms * float(requests.outputs.mean())))
     run = pools.run(sent)
-    for _ in range(min(-(-requests.size // clients) + 1, MAX_RUNS)):
-        follows = _follow(run.e2e, pauses, clients)
-        if float(np.abs(follows - sent).mean()) < _SETTLED_MS:
+    for _ in range(runs):
+        follows = pools.follow(run.e2e)
+        sends_alike = float(np.abs(pools.moved - run.moved).mean()) <= ALIKE * float(requests.inputs.mean())
+        if sends_alike and float(np.abs(follows - sent).mean()) < settled_ms:
             break
         sent = follows
         run = pools.run(sent)
     return run
-
-
-def _follow(e2e: F64, pauses: F64, clients: int) -> F64:
-    """When each request is sent: the i-th of a client after its answer before and a pause."""
-    sent: F64 = np.arange(e2e.size, dtype=np.float64) * _TICK_MS
-    for start in range(clients, e2e.size, clients):
-        size = min(clients, e2e.size - start)
-        last = slice(start - clients, start - clients + size)
-        here = slice(start, start + size)
-        sent[here] = sent[last] + e2e[last] + pauses[here]
-    return sent
 
 
 def _stage(
@@ -272,6 +328,8 @@ def _stage(
     engines = []
     for instance in range(int(owner.max()) + 1):
         own = np.flatnonzero(owner == instance)
+        if own.size == 0:
+            continue
         own = own[np.argsort(sent[own], kind="stable")]
         # strictly ascending, so that a record is found again by the time its request was sent
         times = np.maximum.accumulate(sent[own]) + np.arange(own.size) * _TICK_MS
@@ -314,49 +372,26 @@ def _holding(rules: InstanceRules, inputs: I64, outputs: I64 | None = None) -> I
 
 
 def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tuple[SimResult, PoolUse]:
-    """Percentiles over all requests; batch and KV pool are the decode pool's."""
+    """As for instances; batch and KV pool are the decode pool's."""
     records = np.zeros((requests.size, k.R_COUNT))
     records[:, k.R_SEND], records[:, k.R_TTFT], records[:, k.R_E2E] = run.sent, run.ttft, run.e2e
     records[:, k.R_INPUT], records[:, k.R_OUTPUT] = requests.inputs, requests.outputs
-    start_ms, end_ms = float(run.sent.min()), float((run.sent + run.e2e).max())
-    duration_s = max((end_ms - start_ms) / 1000.0, 1e-9)
-    output = float(requests.outputs.sum())
-    total = output + float(requests.inputs.sum())
-    floats = np.array([engine.floats for engine in run.decode])
-    busy_ms = float(floats[:, k.F_BUSY_MS].sum())
-    prefill_ms = sum(float(engine.floats[k.F_BUSY_MS]) for engine in run.prefill)
-    span_ms = duration_s * 1000.0
-    pool = run.decode[0].rules.pool_blocks
-    alloc = float(floats[:, k.F_ALLOC_MS].sum())
-    live = float(floats[:, k.F_LIVE_MS].sum()) / run.decode[0].rules.policy.block_tokens
-    engines = [*run.prefill, *run.decode]
-    hist = np.sum([engine.itl_hist for engine in run.decode], axis=0)
+    records[:, k.R_HIT] = run.hits
+    result = summarise(run.decode, records, requests, slo)
+    span_ms = max(float((run.sent + run.e2e).max()) - float(run.sent.min()), 1e-6)
+    busy_ms = [sum(float(engine.floats[k.F_BUSY_MS]) for engine in pool) for pool in (run.prefill, run.decode)]
     use = PoolUse(
-        prefill_utilisation=min(1.0, prefill_ms / (span_ms * len(run.prefill))),
-        decode_utilisation=min(1.0, busy_ms / (span_ms * len(run.decode))),
+        prefill_utilisation=min(1.0, busy_ms[0] / (span_ms * len(run.prefill))),
+        decode_utilisation=min(1.0, busy_ms[1] / (span_ms * len(run.decode))),
         transfer_ms_mean=float(run.transfer.mean()),
         link_utilisation=min(1.0, float(run.on_link.sum()) / (span_ms * len(run.decode))),
+        moved_tokens_mean=float(run.moved.mean()),
     )
-    result = SimResult(
-        requests=requests.size,
-        completed=requests.size,
-        duration_s=duration_s,
-        output_tok_per_s=output / duration_s,
-        total_tok_per_s=total / duration_s,
-        req_per_s=requests.size / duration_s,
-        ttft_ms=percentiles(records[:, k.R_TTFT]),
-        tpot_ms=percentiles(tpot_ms(records)),
-        itl_ms=histogram_percentiles(hist),
-        e2e_ms=percentiles(records[:, k.R_E2E]),
-        goodput_per_s=float(meets_slo(records, slo).sum()) / duration_s if slo else None,
+    engines = [*run.prefill, *run.decode]
+    result = replace(
+        result,
+        utilisation=min(1.0, sum(busy_ms) / (span_ms * len(engines))),
         preemptions=int(sum(engine.ints[k.I_PREEMPTIONS] for engine in engines)),
-        utilisation=min(1.0, (busy_ms + prefill_ms) / (span_ms * len(engines))),
-        mean_batch=float(floats[:, k.F_BATCH_MS].sum()) / max(busy_ms, 1e-9),
-        mean_kv_used=min(1.0, alloc / max(busy_ms, 1e-9) / max(pool, 1)),
-        kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
-        saturated=is_saturated(records, requests),
-        prefix_hit=float(requests.hits.sum()) / float(requests.inputs.sum()),
-        samples=samples_of(run.ttft, run.e2e, tpot_ms(records), hist),
     )
     return result, use

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from planner.catalog import get_rate_profile
-from planner.demand import WEEK_HOURS, hour_of_week, mean_share, planned, scaled_load
+from planner.demand import WEEK_HOURS, demand_notes, hour_of_week, mean_share, planned, scaled_load
 from planner.errors import InputError
 from planner.fleet_file import load_fleet_file
 from planner.plan import check_request, make_plan
 from planner.plan_types import PlanRequest
-from planner.serving.types import Lengths, Load
+from planner.serving.types import Lengths, Load, SloTarget
 
 OFFICE = tuple(4.0 if hour < 120 and 8 <= hour % 24 < 18 else 1.0 for hour in range(WEEK_HOURS))
 FLEET = {
@@ -120,3 +120,20 @@ def test_sessions_from_a_fleet_file(tmp_path: Path) -> None:
     wrong = fleet(tmp_path, load={**load, "prefix_hit": 0.3})
     with pytest.raises(InputError, match="prefix_hit"):
         make_plan(wrong)
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (Load("open", rate_per_s=2.0), ""),
+        (Load("closed", concurrency=4), "users who wait"),
+        (Load("open", rate_per_s=2.0, turns=Lengths("fixed", value=3)), "For sessions"),
+    ],
+)
+def test_where_pools_are_not_searched_the_plan_says_so(tmp_path: Path, load: Load, said: str) -> None:
+    limits = (SloTarget("ttft", "p99", 900.0), SloTarget("tpot", "mean", 40.0))
+    asked = replace(fleet(tmp_path).workloads[0], load=load, slo=limits)
+    found = [note for note in demand_notes([asked]) if "pools were not searched" in note]
+    assert bool(found) == bool(said)
+    assert all(said in note for note in found)
+    assert not [note for note in demand_notes([replace(asked, slo=limits[:1])]) if "pools" in note]

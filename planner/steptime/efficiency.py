@@ -22,7 +22,8 @@ class Efficiency:
     wide as the arithmetic: 16-bit, and ``narrow_bw`` for FP8 and FP4; where a kernel widens them first ``dequant_bw``
     for 4-bit weights and ``dequant8_bw`` for 8-bit ones, of which it widens half as many in a byte (operators of
     a100_sxm; the other families in the same proportion).
-    ``dequant_flops`` of the GEMM share that such a kernel reaches. ``narrow_us`` extra per GEMM to quantise its input.
+    ``dequant_flops`` of the GEMM share that such a kernel reaches, ``dequant_us`` extra per GEMM of one. ``narrow_us``
+    extra per GEMM to quantise its input.
     ``expert_flops`` of the GEMM share that grouped expert GEMMs reach; ``widened_experts`` where they widen weights and
     read them before they multiply: shares of peak and of bandwidth. Attention: ``prefill_flops`` at long context,
     halved at ``prefill_half`` keys; ``decode_bw``. ``launch_us`` an empty kernel, ``attention_us`` an attention kernel
@@ -49,6 +50,7 @@ class Efficiency:
     peer_us: float
     source: str
     widened_experts: tuple[float, float] | None = None
+    dequant_us: float = 0.0
 
 
 _HOPPER = Efficiency(
@@ -163,6 +165,10 @@ compute capability 7.5 Marlin keeps up with torch at 2,048 rows (pull request 29
 Triton's do (operators). Machete on Hopper and TensorRT-LLM's kernels on A100 reach the plain rate (GPUStack's study of
 quantisation; operators of a100_sxm)."""
 
+_DEQUANT_US_BY_ENGINE = {("vllm", "hopper"): 10.0}
+"""Machete's time beside reading and multiplying: decode steps of Qwen3-8B in AWQ on one H200 last 1.6 ms more than its
+144 GEMMs at one stream, 1.4 ms at 16 (vLLM 0.24.0, own runs)."""
+
 _WIDENED_EXPERTS = {("vllm", "ampere"): (0.41, 0.83), ("vllm", "hopper"): (0.23, 0.75)}
 """Marlin's expert kernels, of peak and of bandwidth: fitted to the operators ``sglang_marlin_moe`` over 4-bit weights
 of a100_sxm, h100_sxm and h200_sxm (sglang 0.5.10; the kernel is vLLM's), 64 experts or more, 32 to 16,384 tokens.
@@ -187,6 +193,7 @@ def efficiency(gpu: GpuSpec, engine: str) -> Efficiency:
         gemm_flops={arithmetic: share * compute for arithmetic, share in found.gemm_flops.items()},
         dequant_flops=_DEQUANT_BY_ENGINE.get((engine, name), found.dequant_flops),
         widened_experts=_WIDENED_EXPERTS.get((engine, name)),
+        dequant_us=_DEQUANT_US_BY_ENGINE.get((engine, name), found.dequant_us),
         prefill_flops=found.prefill_flops * compute * _PREFILL_BY_ENGINE.get(engine, 1.0),
     )
 

@@ -240,12 +240,12 @@ class RooflineSource:
         return weight.compute in _WIDE or peak_flops_per_ms(self.gpu, weight.compute) == plain
 
     def _weight_reading(self, weight: WeightFormat) -> tuple[float, float]:
-        """(bytes per ms at which weights of this format are read, microseconds to quantise the input)."""
+        """(bytes per ms at which weights of this format are read, microseconds that a GEMM over them takes besides)."""
         share = self.efficiency
         if weight.stored in _WIDE:
             return self.bytes_per_ms * share.weight_bw, 0.0
         if self._widens(weight):
-            return self.bytes_per_ms * (share.dequant8_bw if weight.bits >= 8 else share.dequant_bw), 0.0
+            return self.bytes_per_ms * (share.dequant8_bw if weight.bits >= 8 else share.dequant_bw), share.dequant_us
         return self.bytes_per_ms * share.narrow_bw, share.narrow_us
 
     def _moe(self, op: MoeOp, rows: F64) -> F64:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.dashboard import fmt
-from controlplane.deployments.models import Deployment
+from controlplane.deployments.models import Deployment, Validation
 
 ORDER = ("pending", "launching", "loading", "ready")
 SHOWN_FROM_S = 1.0
@@ -71,13 +72,17 @@ FACTS = (
 """Field of the ledger, field of ``runners.contracts.StartupFacts``, word, unit."""
 
 
-def memory_facts(deployment: Deployment) -> list[dict[str, Any]]:
-    """The ledger's figures beside what the engine said of itself; rows of which neither speaks are left out."""
+def memory_facts(deployment: Deployment, checks: Iterable[Validation] = ()) -> list[dict[str, Any]]:
+    """The ledger's figures beside what the engine said of itself; rows of which neither speaks are left out.
+
+    Where the deployment keeps no ledger, what the ``checks`` at its start were held against.
+    """
+    held = {check.metric: check.predicted for check in checks}
     ledger: dict[str, Any] = (deployment.prediction or {}).get("memory") or {}
     said: dict[str, Any] = deployment.startup or {}
     rows = []
     for predicted_key, said_key, word, unit in FACTS:
-        predicted, told = fmt.as_float(ledger.get(predicted_key)), fmt.as_float(said.get(said_key))
+        predicted, told = fmt.as_float(ledger.get(predicted_key, held.get(said_key))), fmt.as_float(said.get(said_key))
         if predicted is None and told is None:
             continue
         off = predicted / told - 1 if predicted is not None and told else None

@@ -11,6 +11,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
+from controlplane.dashboard.phases import memory_facts
 from controlplane.deployments import prediction, reporting, services
 from controlplane.deployments.models import Deployment, ProbeRun, Validation
 from controlplane.planning import mapping
@@ -142,3 +143,15 @@ def test_every_setting_that_memory_rests_on_reaches_the_engine(deployment: Deplo
     text = command.files["llm-api.yaml"]
     for words in ("MAX_UTILIZATION", "max_gpu_total_bytes: 12884901888", "host_cache_size: 4294967296", "MTP"):
         assert words in text
+
+
+def test_the_page_shows_what_the_facts_were_held_against(deployment: Deployment) -> None:
+    checks = [Validation(metric="kv_gib", predicted=14.2), Validation(metric="kv_tokens", predicted=None)]
+    deployment.startup = {"kv_gib": 14.2, "kv_tokens": 100}
+    deployment.prediction = {}
+    rows = {row["word"]: row for row in memory_facts(deployment, checks)}
+    assert (rows["KV cache"]["predicted"], rows["KV cache"]["off"]) == (14.2, 0.0)
+    assert (rows["KV tokens"]["predicted"], rows["KV tokens"]["off"]) == (None, None)
+    deployment.prediction = {"memory": {"kv_gib": 7.1}}
+    (row,) = (row for row in memory_facts(deployment, checks) if row["word"] == "KV cache")
+    assert row["predicted"] == 7.1, "the deployment's own ledger goes first"

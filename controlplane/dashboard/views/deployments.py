@@ -46,12 +46,13 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """One deployment."""
     rows = selectors.deployment_list({}).select_related("job")
     record = get_object_or_404(rows, pk=pk)
+    checks = list(record.validations.filter(probe=None).order_by("metric"))
     context: dict[str, Any] = {
         "deployment": record,
         "phases": phases.phases_of(record),
         "probes": list(selectors.probes_of(record)[:20]),
-        "facts": phases.memory_facts(record),
-        "startup_checks": list(record.validations.filter(probe=None).order_by("metric")),
+        "facts": phases.memory_facts(record, checks),
+        "startup_checks": checks,
         "probe_form": ProbeForm(initial=_planned_load(record)) if record.state == "ready" else None,
         "lines": list(record.job.log.order_by("-sequence")[:LOG_LINES])[::-1] if record.job else [],
         "emulated": record.emulated,

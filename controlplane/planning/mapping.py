@@ -251,7 +251,7 @@ def _growth(workload: Workload, scenario: Scenario) -> float:
 
 def plan_load(workload: Workload) -> Load:
     """The demand over all replicas at the peak. Arrivals of a trace are stretched to the stated rate."""
-    load = Load(kind="offline", prefix_hit=workload.prefix_hit)
+    load = Load(kind="offline", prefix_hit=_prefix_hit(workload))
     if workload.has_sessions:
         turns = Lengths("uniform", low=workload.turns_low, high=workload.turns_high)
         load = replace(load, turns=turns, shared_tokens=workload.shared_tokens)
@@ -273,6 +273,15 @@ def plan_load(workload: Workload) -> Load:
         times_s=times,
         think_s=workload.think_s if workload.has_sessions else 0.0,
     )
+
+
+def _prefix_hit(workload: Workload) -> float:
+    """What is stated; where nothing is, and prompts are those of a trace that names prefix blocks, what these tell."""
+    lengths = workload.input_tokens
+    from_trace = isinstance(lengths, dict) and lengths.get("kind") == "trace" and not workload.has_sessions
+    if workload.prefix_hit or not from_trace or workload.trace is None:
+        return workload.prefix_hit
+    return workload.trace.prefix_hit or 0.0
 
 
 def active_calibrations() -> tuple[CalibrationFactor, ...]:

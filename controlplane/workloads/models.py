@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 from django.core.exceptions import ValidationError
@@ -12,6 +13,7 @@ from django.db.models import F, Q
 
 from controlplane.core.models import BaseModel
 from controlplane.inventory.models import Site, default_engines, validate_engines
+from planner.catalog.prefixes import prefix_share
 
 PRECISIONS = ("as-config", "bf16", "fp16", "fp8", "int8", "int4", "fp4", "mxfp4")
 
@@ -63,8 +65,20 @@ class Trace(BaseModel):
     def __str__(self) -> str:
         return self.name
 
-    def pack(self, times_s: np.ndarray | None, input_tokens: np.ndarray, output_tokens: np.ndarray) -> None:
-        """Store equal-length arrays (times ascending, or None for lengths alone) and refresh the summary fields."""
+    def pack(
+        self,
+        times_s: np.ndarray | None,
+        input_tokens: np.ndarray,
+        output_tokens: np.ndarray,
+        *,
+        blocks: list[np.ndarray] | None = None,
+        block_tokens: int = 0,
+    ) -> None:
+        """Store equal-length arrays (times ascending, or None for lengths alone) and refresh the summary fields.
+
+        ``blocks`` the ids of each prompt's prefix blocks, of ``block_tokens`` tokens: kept, and ``prefix_hit`` is what
+        they tell.
+        """
         times_s = np.zeros(0) if times_s is None else times_s
         buffer = io.BytesIO()
         np.savez_compressed(
@@ -72,7 +86,10 @@ class Trace(BaseModel):
             times_s=np.asarray(times_s, dtype=np.float64),
             input_tokens=np.asarray(input_tokens, dtype=np.int64),
             output_tokens=np.asarray(output_tokens, dtype=np.int64),
+            **_packed_blocks(blocks, block_tokens),
         )
+        if blocks is not None:
+            self.prefix_hit = prefix_share(input_tokens.tolist(), (own.tolist() for own in blocks), block_tokens)
         self.packed = buffer.getvalue()
         self.rows = len(input_tokens)
         self.duration_s = float(times_s[-1] - times_s[0]) if len(times_s) else 0.0
@@ -89,6 +106,23 @@ class Trace(BaseModel):
         """Arrival times (s; empty for lengths alone), input tokens, output tokens."""
         with np.load(io.BytesIO(bytes(self.packed)), allow_pickle=False) as stored:
             return stored["times_s"], stored["input_tokens"], stored["output_tokens"]
+
+    def prefix_blocks(self) -> tuple[list[np.ndarray], int] | None:
+        """Ids of the prefix blocks of each prompt and the tokens of a block; None where the trace names none."""
+        with np.load(io.BytesIO(bytes(self.packed)), allow_pickle=False) as stored:
+            if "block_ids" not in stored:
+                return None
+            return np.split(stored["block_ids"], np.cumsum(stored["block_counts"])[:-1]), int(stored["block_tokens"])
+
+
+def _packed_blocks(blocks: list[np.ndarray] | None, block_tokens: int) -> dict[str, Any]:
+    if blocks is None:
+        return {}
+    return {
+        "block_ids": np.concatenate(blocks),
+        "block_counts": np.array([own.size for own in blocks], dtype=np.int64),
+        "block_tokens": np.array(block_tokens, dtype=np.int64),
+    }
 
 
 class LlmModel(BaseModel):

@@ -130,7 +130,10 @@ def upload_trace(
     access.require(actor, Role.PLANNER)
     parsed = parse_trace(filename, content)
     row = Trace(name=name, slug=slugify(name)[:60], source=source, licence=licence)
-    row.pack(parsed.times_s, parsed.input_tokens, parsed.output_tokens)
+    row.pack(
+        parsed.times_s, parsed.input_tokens, parsed.output_tokens,
+        blocks=parsed.blocks, block_tokens=parsed.block_tokens,
+    )  # fmt: skip
     return save_record(row, actor=actor)
 
 

@@ -1,4 +1,9 @@
-"""Reading a request trace that somebody else wrote: CSV or JSON lines, plain or gzip."""
+"""Reading a request trace that somebody else wrote: CSV or JSON lines, plain or gzip.
+
+Prefix blocks are read from Mooncake's ``hash_ids`` (kvcache-ai/Mooncake, FAST25-release/traces: ``timestamp`` in
+milliseconds, ``input_length``, ``output_length``, one id for each block of 512 tokens, a begun one included) or from
+``prefix_block_ids`` with spaces between them.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +13,37 @@ import json
 import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from django.conf import settings
 
 from controlplane.core.tables import RowProblem, TableError, refuse
+from planner.catalog.prefixes import BLOCK_SIZES, block_tokens_of
 
 TIME_NAMES = ("timestamp_s", "time_s", "arrival_s", "timestamp", "time")
 INPUT_NAMES = ("input_tokens", "prompt_tokens", "input_length", "contexttokens", "input")
 OUTPUT_NAMES = ("output_tokens", "completion_tokens", "output_length", "generatedtokens", "output")
+PREFIX_NAMES = ("hash_ids", "prefix_block_ids")
 MAX_TOKENS = 10_000_000
+MAX_BLOCKS = 5_000_000
 MAX_PROBLEMS = 20
 YEAR_S = 366 * 86400.0
 
 
 @dataclass(frozen=True, eq=False)
 class ParsedTrace:
-    """Equal-length arrays; ``times_s`` from the first request, ascending, None when the file has no times."""
+    """Equal-length arrays; ``times_s`` from the first request, ascending, None when the file has no times.
+
+    ``blocks`` ids of the prefix blocks of each prompt, of ``block_tokens`` tokens; None when the file names none.
+    """
 
     times_s: np.ndarray | None
     input_tokens: np.ndarray
     output_tokens: np.ndarray
+    blocks: list[np.ndarray] | None = None
+    block_tokens: int = 0
 
 
 def parse_trace(name: str, content: bytes) -> ParsedTrace:
@@ -92,10 +105,14 @@ def _collect(lines: Iterator[tuple[int, dict[str, Any]]]) -> ParsedTrace:
     times: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []
+    blocks: list[np.ndarray] = []
+    held = 0
     problems: list[RowProblem] = []
     names: tuple[str | None, str, str] | None = None
+    prefix: str | None = None
     for number, row in lines:
-        names = names or _columns(row)
+        if names is None:
+            names, prefix = _columns(row), next((name for name in PREFIX_NAMES if name in row), None)
         if len(inputs) >= settings.TRACE_MAX_ROWS:
             raise refuse(f"It has more than {settings.TRACE_MAX_ROWS:,} requests. Keep a representative part.")
         try:
@@ -103,21 +120,58 @@ def _collect(lines: Iterator[tuple[int, dict[str, Any]]]) -> ParsedTrace:
                 times.append(_time(row.get(names[0]), number, names[0]))
             inputs.append(_tokens(row.get(names[1]), number, names[1]))
             outputs.append(_tokens(row.get(names[2]), number, names[2]))
+            if prefix:
+                blocks.append(_blocks(row.get(prefix), number, prefix))
+                held += blocks[-1].size
         except TableError as error:
             problems += error.problems
             if len(problems) >= MAX_PROBLEMS:
                 break
+        if held > MAX_BLOCKS:
+            raise refuse(f"It names more than {MAX_BLOCKS:,} prefix blocks. Keep a representative part.")
     if problems:
         raise TableError(problems)
     if not inputs or names is None:
         raise refuse("It has no requests.")
-    return _sorted(times if names[0] else None, inputs, outputs)
+    if prefix == "hash_ids" and names[0] == "timestamp":  # Mooncake's form, whose times are milliseconds
+        times = [moment / 1000.0 for moment in times]
+    parsed, order = _sorted(times if names[0] else None, inputs, outputs)
+    return _with_prefixes(parsed, [blocks[i] for i in order], prefix) if prefix else parsed
 
 
-def _sorted(times: list[float] | None, inputs: list[int], outputs: list[int]) -> ParsedTrace:
+def _with_prefixes(parsed: ParsedTrace, blocks: list[np.ndarray], field: str) -> ParsedTrace:
+    size = block_tokens_of(parsed.input_tokens, np.array([own.size for own in blocks]))
+    if size is None:
+        known = ", ".join(str(each) for each in sorted(BLOCK_SIZES))
+        raise refuse(
+            f"The numbers of prefix blocks fit no block size for every prompt: {known} tokens were tried, the last"
+            " block whole or begun.",
+            field=field,
+        )
+    return replace(parsed, blocks=blocks, block_tokens=size)
+
+
+def _blocks(value: Any, row: int, field: str) -> np.ndarray:
+    """A list of whole numbers, or such numbers with spaces between them; empty for a prompt without a whole block."""
+    items = value.split() if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise refuse("The prefix blocks must be a list of whole numbers.", row=row, field=field, value=str(value)[:80])
+    try:
+        numbers = [int(item) if isinstance(item, str) else item for item in items]
+    except ValueError:
+        numbers = [None]
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        raise refuse(
+            "The prefix blocks must be whole numbers from 0 to 2^63 - 1.", row=row, field=field, value=str(value)[:80]
+        )
+    return np.array(numbers, dtype=np.int64)
+
+
+def _sorted(times: list[float] | None, inputs: list[int], outputs: list[int]) -> tuple[ParsedTrace, np.ndarray]:
+    """The requests by time, and which came where."""
     tokens_in, tokens_out = np.asarray(inputs, dtype=np.int64), np.asarray(outputs, dtype=np.int64)
     if times is None:
-        return ParsedTrace(None, tokens_in, tokens_out)
+        return ParsedTrace(None, tokens_in, tokens_out), np.arange(tokens_in.size)
     moments = np.asarray(times, dtype=np.float64)
     order = np.argsort(moments, kind="stable")
     moments = moments[order] - moments[order[0]]
@@ -130,7 +184,7 @@ def _sorted(times: list[float] | None, inputs: list[int], outputs: list[int]) ->
         )
     if len(moments) > 1 and span_s <= 0:
         raise refuse("Every request has the same time. Give times, or leave the column out.", field="timestamp_s")
-    return ParsedTrace(moments, tokens_in[order], tokens_out[order])
+    return ParsedTrace(moments, tokens_in[order], tokens_out[order]), order
 
 
 def _columns(row: dict[str, Any]) -> tuple[str | None, str, str]:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.catalog.prefixes import prefix_share
 from planner.catalog.tables import nearest, read_csv
 from planner.errors import InputError
 
@@ -139,17 +140,5 @@ def _prefix_hit(rows: list[dict[str, str]]) -> float | None:
     """Share of prompt tokens in leading 512-token blocks that an earlier request had already."""
     if "prefix_block_ids" not in rows[0]:
         return None
-    seen: set[str] = set()
-    hit = total = 0
-    for row in rows:
-        length = int(row["input_tokens"])
-        total += length
-        blocks = row["prefix_block_ids"].split()
-        leading = 0
-        for block in blocks:
-            if block not in seen:
-                break
-            leading += 1
-        hit += min(leading * _PREFIX_BLOCK_TOKENS, length)
-        seen.update(blocks)
-    return hit / total
+    lengths = (int(row["input_tokens"]) for row in rows)
+    return prefix_share(lengths, (row["prefix_block_ids"].split() for row in rows), _PREFIX_BLOCK_TOKENS)

@@ -298,6 +298,14 @@ def test_a_trace_goes_in_and_comes_out(planner_api: APIClient) -> None:
     back = planner_api.get(f"{made['Location']}requests/").content.decode().splitlines()
     assert back[0] == "timestamp_s,input_tokens,output_tokens"
     assert back[2] == "1.5,20,6"
+    ids = SimpleUploadedFile(
+        "m.jsonl", b'{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [4, 5]}\n'
+        b'{"timestamp": 250, "input_length": 700, "output_length": 6, "hash_ids": [4, 6]}\n',
+    )  # fmt: skip
+    prefixes = planner_api.post(f"{V1}/traces/", {"name": "Prefixes", "file": ids}, format="multipart")
+    assert prefixes.json()["prefix_hit"] == pytest.approx(512 / 1300)
+    back = planner_api.get(f"{prefixes['Location']}requests/").content.decode().splitlines()
+    assert back == ["timestamp_s,input_tokens,output_tokens,prefix_block_ids", "0.0,600,5,4 5", "0.25,700,6,4 6"]
     renamed = planner_api.patch(made["Location"], {"name": "Ours", "version": 1})
     assert (renamed.json()["name"], renamed.json()["rows"]) == ("Ours", 3)
     installed = planner_api.post(f"{V1}/traces/", {"catalogue_name": "azure_2023_code"})
@@ -308,7 +316,7 @@ def test_a_trace_goes_in_and_comes_out(planner_api: APIClient) -> None:
     )
     assert {fault["row"] for fault in body["errors"]} == {2, 3}
     problem(planner_api.post(f"{V1}/traces/", {"catalogue_name": "/etc/passwd"}), 400, "validation")
-    assert Trace.objects.count() == 2
+    assert Trace.objects.count() == 3
 
 
 def test_a_scenario_names_its_sites_and_workloads(planner_api: APIClient, site: Site, workload: Workload) -> None:

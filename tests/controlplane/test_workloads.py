@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.models import User
 from controlplane.core.tables import TableError
-from controlplane.planning.mapping import plan_workload
+from controlplane.planning.mapping import plan_load, plan_workload
 from controlplane.workloads import services
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
 from controlplane.workloads.tracefile import parse_trace
@@ -215,6 +215,56 @@ def test_hostile_traces(planner: User, content: bytes, row: int, field: str, wor
     assert (first.row, first.field) == (row, field)
     assert words in first.message
     assert not Trace.objects.exists()
+
+
+MOONCAKE = (
+    b'{"timestamp": 3000, "input_length": 1500, "output_length": 5, "hash_ids": [0, 1, 9]}\n'
+    b'{"timestamp": 0, "input_length": 1100, "output_length": 7, "hash_ids": [0, 1, 2]}\n'
+    b'{"timestamp": 500, "input_length": 512, "output_length": 9, "hash_ids": [0]}\n'
+)
+
+
+def test_prefix_blocks_of_a_mooncake_trace_are_kept_and_tell_the_hit_share(planner: User, workload: Workload) -> None:
+    row = services.upload_trace(actor=planner, name="M", filename="m.jsonl", content=MOONCAKE)
+    kept = Trace.objects.get(pk=row.pk)
+    assert kept.arrays()[0].tolist() == [0.0, 0.5, 3.0]  # milliseconds there
+    blocks = kept.prefix_blocks()
+    assert blocks is not None
+    assert ([own.tolist() for own in blocks[0]], blocks[1]) == ([[0, 1, 2], [0], [0, 1, 9]], 512)
+    share = (512 + 1024) / (1100 + 512 + 1500)
+    assert kept.prefix_hit == pytest.approx(share)
+    workload.trace, workload.input_tokens, workload.prefix_hit = kept, {"kind": "trace"}, 0.0
+    assert plan_load(workload).prefix_hit == pytest.approx(share)
+    workload.prefix_hit = 0.25
+    assert plan_load(workload).prefix_hit == 0.25
+    workload.prefix_hit, workload.input_tokens = 0.0, {"kind": "fixed", "value": 512}
+    assert plan_load(workload).prefix_hit == 0.0
+
+
+def test_prefix_blocks_of_other_sizes_and_of_none() -> None:
+    csv = b"timestamp_s,input_tokens,output_tokens,prefix_block_ids\n0,100,5,7 8\n1,130,5,7 8 9\n2,40,5,\n"
+    found = parse_trace("t.csv", csv)
+    assert found.block_tokens == 64
+    assert found.blocks is not None
+    assert [own.tolist() for own in found.blocks] == [[7, 8], [7, 8, 9], []]
+    assert found.times_s is not None
+    assert found.times_s.tolist() == [0.0, 1.0, 2.0]
+    assert parse_trace("t.csv", CSV).blocks is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (b'"0 x"', "whole numbers"), (b"[0, -1]", "whole numbers"), (b"[0, 1.5]", "whole numbers"),
+        (b"[0, true]", "whole numbers"), (b"7", "a list"), (b"null", "a list"),
+        (b"[0, 1, 2, 3, 4]", "fit no block size"), (b"[9223372036854775808, 1]", "whole numbers"),
+    ],
+)  # fmt: skip
+def test_hostile_prefix_blocks(ids: bytes, words: str) -> None:
+    line = b'{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": ' + ids + b"}"
+    with pytest.raises(TableError, match=words) as error:
+        parse_trace("m.jsonl", line)
+    assert error.value.problems[0].field == "hash_ids"
 
 
 def test_gzip_bomb_is_never_unpacked_wholly(settings: Any) -> None:

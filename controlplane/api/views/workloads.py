@@ -89,17 +89,20 @@ class TraceViewSet(ChangeMixin, ReadViewSet):
     @extend_schema(responses={(200, "text/csv"): OpenApiTypes.STR}, filters=False)
     @action(detail=True, methods=["get"], pagination_class=None)
     def requests(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Every request of the trace as CSV: timestamp_s (when it has times), input_tokens, output_tokens."""
+        """Every request of the trace as CSV: timestamp_s (when it has times), input_tokens, output_tokens and
+        prefix_block_ids (when it names prefix blocks).
+        """
         trace = self.get_object()
         times_s, tokens_in, tokens_out = trace.arrays()
+        columns = {"input_tokens": tokens_in.tolist(), "output_tokens": tokens_out.tolist()}
+        if len(times_s):
+            columns = {"timestamp_s": times_s.tolist(), **columns}
+        if (prefixes := trace.prefix_blocks()) is not None:
+            columns["prefix_block_ids"] = [" ".join(map(str, own.tolist())) for own in prefixes[0]]
         text = io.StringIO()
         writer = csv.writer(text)
-        if len(times_s):
-            writer.writerow(["timestamp_s", "input_tokens", "output_tokens"])
-            writer.writerows(zip(times_s.tolist(), tokens_in.tolist(), tokens_out.tolist(), strict=True))
-        else:
-            writer.writerow(["input_tokens", "output_tokens"])
-            writer.writerows(zip(tokens_in.tolist(), tokens_out.tolist(), strict=True))
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
         disposition = {"Content-Disposition": f'attachment; filename="{trace.slug}.csv"'}
         return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8", headers=disposition)
 

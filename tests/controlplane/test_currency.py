@@ -106,7 +106,9 @@ def test_plans_side_by_side_are_in_the_currency_of_the_first(
     assert (alone.currency, [rate.date for rate in alone.rates]) == ("EUR", [LATE.isoformat()])
     own, other = next(line.values for line in alone.totals if line.key == "usd_per_hour")
     assert own == Decimal(str((euros.result or {})["usd_per_hour"]))
-    assert other == pytest.approx(Decimal(str((dollars.result or {})["usd_per_hour"])) / Decimal("1.25"), abs=1e-5)
+    assert other == pytest.approx(
+        Decimal(str((dollars.result or {})["usd_per_hour"])) / Decimal("1.25"), abs=Decimal("0.00001")
+    )
     assert next(line.unit for line in alone.totals if line.key == "usd_per_hour") == "€ / h"
     with fmt.in_currency(alone.currency):
         charts = compareview.charts(alone)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from planner.catalog import get_gpu, get_model
 from planner.demand import scaled_load
+from planner.economics.currency import BASE, symbol
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
@@ -208,12 +209,16 @@ class ElectricityChange:
     @property
     def words(self) -> str:
         """ "Electricity at $0.25 per kWh"."""
-        return f"Electricity at ${self.usd_per_kwh.normalize():f} per kWh"
+        return self.words_in(BASE)
+
+    def words_in(self, currency: str) -> str:
+        """The same of a plan in ``currency``."""
+        return f"Electricity at {symbol(currency)}{self.usd_per_kwh.normalize():f} per kWh"
 
     def apply(self, request: PlanRequest) -> PlanRequest:
         """Set the price; raises InputError when the request knows none to compare with."""
         if not 0 <= self.usd_per_kwh <= 10:
-            raise InputError("must be between 0 and 10 USD", field="usd_per_kwh", value=self.usd_per_kwh)
+            raise InputError(f"must be between 0 and 10 {request.currency}", field="usd_per_kwh", value=self.usd_per_kwh)
         if request.energy is None:
             raise InputError("the plan knows no price of electricity", field="usd_per_kwh", value=self.usd_per_kwh)
         new, old = self.usd_per_kwh.quantize(KWH_STEP), request.energy.usd_per_kwh
@@ -279,8 +284,13 @@ class BuyChange:
     @property
     def words(self) -> str:
         """ "At most 2 nodes of 8 B200-SXM to buy at $5.50 per GPU-hour"."""
+        return self.words_in(BASE)
+
+    def words_in(self, currency: str) -> str:
+        """The same of a plan in ``currency``."""
         many = f"At most {self.at_most} node{'' if self.at_most == 1 else 's'}" if self.at_most else "Nodes"
-        return f"{many} of {self.gpus} {self.gpu} to buy at ${self.usd_per_gpu_hour.normalize():f} per GPU-hour"
+        price = f"{symbol(currency)}{self.usd_per_gpu_hour.normalize():f}"
+        return f"{many} of {self.gpus} {self.gpu} to buy at {price} per GPU-hour"
 
     def apply(self, request: PlanRequest) -> PlanRequest:
         """Add the option, and let the plan buy where it only used what is owned."""
@@ -336,9 +346,11 @@ def apply(request: PlanRequest, changes: Sequence[Change], name: str = "") -> Pl
     return replace(request, name=name or request.name)
 
 
-def words(changes: Sequence[Change]) -> str:
-    """All changes in one line."""
-    return "; ".join(change.words for change in changes)
+def words(changes: Sequence[Change], currency: str = BASE) -> str:
+    """All changes in one line, their amounts in the ``currency`` of the plan."""
+    priced = ElectricityChange, BuyChange
+    said = (change.words_in(currency) if isinstance(change, priced) else change.words for change in changes)
+    return "; ".join(said)
 
 
 def as_json(changes: Sequence[Change]) -> list[dict[str, Any]]:

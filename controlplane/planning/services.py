@@ -94,7 +94,7 @@ def create_what_if(*, actor: Actor, base: Plan, changes: Sequence[Change], title
     if not changes:
         raise ValidationError("Nothing is changed; fill in at least one line.")
     changed = apply(from_json(PlanRequest, base.request), changes)
-    named = (title.strip() or words(changes))[:300]
+    named = (title.strip() or words(changes, changed.currency))[:300]
     asked = replace(changed, name=named)
     check_request(asked)
     extra = {"base": base, "changes": as_json(changes), "title": named, "request": to_json(asked)}

@@ -173,3 +173,12 @@ def test_the_base_stays_and_changes_say_what_they_do() -> None:
         "Electricity at $0.25 per kWh; Growth of 5 % a month; Without site west"
     )
     assert [whatif.parse_change(item) for item in whatif.as_json(changes)] == changes
+
+
+def test_amounts_of_a_change_are_in_the_currency_of_the_plan() -> None:
+    changes = [whatif.ElectricityChange(Decimal("0.250")), whatif.DemandChange(2)]
+    assert whatif.words(changes, "EUR") == "Electricity at €0.25 per kWh; Demand +100 %"
+    assert whatif.words(changes[:1]) == "Electricity at $0.25 per kWh"
+    bought = whatif.BuyChange("B200-SXM", 8, 8, Decimal("5.50"), 2)
+    assert "CHF 5.5 per GPU-hour" in whatif.words([bought], "CHF")
+    assert "$5.5 per GPU-hour" in bought.words

@@ -218,7 +218,8 @@ class ElectricityChange:
     def apply(self, request: PlanRequest) -> PlanRequest:
         """Set the price; raises InputError when the request knows none to compare with."""
         if not 0 <= self.usd_per_kwh <= 10:
-            raise InputError(f"must be between 0 and 10 {request.currency}", field="usd_per_kwh", value=self.usd_per_kwh)
+            limits = f"must be between 0 and 10 {request.currency}"
+            raise InputError(limits, field="usd_per_kwh", value=self.usd_per_kwh)
         if request.energy is None:
             raise InputError("the plan knows no price of electricity", field="usd_per_kwh", value=self.usd_per_kwh)
         new, old = self.usd_per_kwh.quantize(KWH_STEP), request.energy.usd_per_kwh

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, cast
 
 from planner.catalog import get_gpu
 from planner.catalog.types import GpuSpec
 from planner.engines import EngineName, EngineSettings
 from planner.errors import InputError
+from planner.estimate_fields import flag, money, number, one_of, stated_flag, text, whole
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load
 from planner.serving.router import ROUTERS, Router
@@ -105,6 +106,8 @@ ROLE_FIELDS = (
     "max_cudagraph_capture_size",
     "moe_backend",
 )
+TRT_BACKENDS = ("pytorch", "tensorrt")
+CAPACITY_POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 MAX_INSTANCES = 128
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 50_000_000
@@ -132,53 +135,69 @@ class Query:
 
 def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> Query:
     """Validate one request. Raises InputError (or its kinds for unknown GPUs and models) naming the field."""
+    query = _query(request, find_model)
+    _check_hits(query)
+    return query
+
+
+def _check_hits(query: Query) -> None:
+    if query.load is not None and query.load.prefix_hit and query.settings.enable_prefix_caching is False:
+        raise InputError(
+            "needs the prefix cache",
+            field="prefix_hit",
+            value=query.load.prefix_hit,
+            remedy="Leave out enable_prefix_caching: false, or prefix_hit.",
+        )
+
+
+def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> Query:
     unknown = sorted(set(request) - set(KNOWN_FIELDS))
     if unknown:
         raise InputError("unknown field", field=unknown[0], remedy=f"Known fields: {', '.join(KNOWN_FIELDS)}.")
-    engine = _text(request, "engine", required=True)
+    engine = text(request, "engine", required=True)
     try:
         name = EngineName(engine or "")
     except ValueError:
         allowed = ", ".join(member.value for member in EngineName)
         raise InputError("unknown engine", field="engine", value=engine, remedy=f"Use one of: {allowed}.") from None
-    model = find_model(_text(request, "model", required=True) or "")
-    gpu = get_gpu(_text(request, "gpu", required=True) or "")
+    model = find_model(text(request, "model", required=True) or "")
+    gpu = get_gpu(text(request, "gpu", required=True) or "")
     settings = EngineSettings(
         engine=name,
-        version=_text(request, "engine_version"),
-        tp=_whole(request, "tp", default=1) or 1,
-        pp=_whole(request, "pp", default=1) or 1,
-        ep=_whole(request, "ep", default=1) or 1,
-        dp=_whole(request, "dp", default=1) or 1,
-        precision=_text(request, "precision") or "as-config",
-        kv_cache_dtype=_text(request, "kv_cache_dtype") or "auto",
-        max_model_len=_whole(request, "max_model_len"),
-        gpu_memory_utilization=_number(request, "gpu_memory_utilization", high=1.0),
-        free_gpu_memory_fraction=_number(request, "free_gpu_memory_fraction", high=1.0),
-        max_num_seqs=_whole(request, "max_num_seqs"),
-        max_num_batched_tokens=_whole(request, "max_num_batched_tokens"),
-        enforce_eager=_flag(request, "enforce_eager"),
-        async_scheduling=_stated_flag(request, "async_scheduling"),
-        enable_prefix_caching=_stated_flag(request, "enable_prefix_caching"),
-        block_tokens=_whole(request, "block_tokens"),
-        kv_cache_max_tokens=_whole(request, "kv_cache_max_tokens"),
-        kv_cache_max_gpu_gib=_number(request, "kv_cache_max_gpu_gib"),
-        max_loras=_whole(request, "max_loras", least=0) or 0,
-        max_lora_rank=_whole(request, "max_lora_rank", default=16) or 16,
-        speculative_tokens=_whole(request, "speculative_tokens", least=0) or 0,
+        version=text(request, "engine_version"),
+        tp=whole(request, "tp", default=1) or 1,
+        pp=whole(request, "pp", default=1) or 1,
+        ep=whole(request, "ep", default=1) or 1,
+        dp=whole(request, "dp", default=1) or 1,
+        precision=text(request, "precision") or "as-config",
+        kv_cache_dtype=text(request, "kv_cache_dtype") or "auto",
+        max_model_len=whole(request, "max_model_len"),
+        gpu_memory_utilization=number(request, "gpu_memory_utilization", high=1.0),
+        free_gpu_memory_fraction=number(request, "free_gpu_memory_fraction", high=1.0),
+        max_num_seqs=whole(request, "max_num_seqs"),
+        max_num_batched_tokens=whole(request, "max_num_batched_tokens"),
+        enforce_eager=flag(request, "enforce_eager"),
+        async_scheduling=stated_flag(request, "async_scheduling"),
+        enable_prefix_caching=stated_flag(request, "enable_prefix_caching"),
+        block_tokens=whole(request, "block_tokens"),
+        kv_cache_max_tokens=whole(request, "kv_cache_max_tokens"),
+        kv_cache_max_gpu_gib=number(request, "kv_cache_max_gpu_gib"),
+        max_loras=whole(request, "max_loras", least=0) or 0,
+        max_lora_rank=whole(request, "max_lora_rank", default=16) or 16,
+        speculative_tokens=whole(request, "speculative_tokens", least=0) or 0,
         speculative_acceptance=_accepted(request),
-        mm_items_per_prompt=_whole(request, "mm_items_per_prompt", least=0) or 0,
-        logprobs=_whole(request, "logprobs", least=0) or 0,
-        prompt_logprobs=_flag(request, "prompt_logprobs"),
-        max_cudagraph_capture_size=_whole(request, "max_cudagraph_capture_size"),
-        moe_backend=_text(request, "moe_backend"),
-        even_expert_routing=_flag(request, "even_expert_routing"),
-        piecewise_cuda_graphs=_flag(request, "piecewise_cuda_graphs"),
-        attention_dp_wait_iters=_whole(request, "attention_dp_wait_iters", least=0) or 0,
-        batch_wait_iters=_whole(request, "batch_wait_iters", least=0) or 0,
-        batch_wait_tokens_ratio=_number(request, "batch_wait_tokens_ratio", high=1.0) or 0.0,
-        capacity_policy=_text(request, "capacity_policy"),
-        trt_backend=_text(request, "trt_backend") or "pytorch",
+        mm_items_per_prompt=whole(request, "mm_items_per_prompt", least=0) or 0,
+        logprobs=whole(request, "logprobs", least=0) or 0,
+        prompt_logprobs=flag(request, "prompt_logprobs"),
+        max_cudagraph_capture_size=whole(request, "max_cudagraph_capture_size"),
+        moe_backend=text(request, "moe_backend"),
+        even_expert_routing=flag(request, "even_expert_routing"),
+        piecewise_cuda_graphs=flag(request, "piecewise_cuda_graphs"),
+        attention_dp_wait_iters=whole(request, "attention_dp_wait_iters", least=0) or 0,
+        batch_wait_iters=whole(request, "batch_wait_iters", least=0) or 0,
+        batch_wait_tokens_ratio=number(request, "batch_wait_tokens_ratio", high=1.0) or 0.0,
+        capacity_policy=one_of(request, "capacity_policy", CAPACITY_POLICIES),
+        trt_backend=one_of(request, "trt_backend", TRT_BACKENDS) or "pytorch",
     )
     if model.quantization.precision == "mxfp4" and settings.precision in ("fp4", "fp8"):
         # published runs call an MXFP4 checkpoint by the width of its weights or activations; there is no other one
@@ -191,22 +210,22 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
         model=model,
         gpu=gpu,
         settings=settings,
-        gpu_memory_gib=_number(request, "gpu_memory_gib"),
-        used_by_others_gib=_number(request, "used_by_others_gib") or 0.0,
+        gpu_memory_gib=number(request, "gpu_memory_gib"),
+        used_by_others_gib=number(request, "used_by_others_gib") or 0.0,
         load=load,
         inputs=inputs,
         outputs=outputs,
-        seed=_whole(request, "seed", default=0, least=0) or 0,
-        usd_per_gpu_hour=None if price is None else _money(price),
-        replicas=_whole(request, "replicas", default=1, most=MAX_REPLICAS) or 1,
+        seed=whole(request, "seed", default=0, least=0) or 0,
+        usd_per_gpu_hour=None if price is None else money(price),
+        replicas=whole(request, "replicas", default=1, most=MAX_REPLICAS) or 1,
         router=_router(request),
         fabric=_fabric(request),
     )
 
 
 def _accepted(request: Mapping[str, Any]) -> float | None:
-    rate = _number(request, "acceptance_rate", high=1.0)
-    drafts = _whole(request, "speculative_tokens", least=0) or 0
+    rate = number(request, "acceptance_rate", high=1.0)
+    drafts = whole(request, "speculative_tokens", least=0) or 0
     if rate is None:
         return None
     if not drafts:
@@ -217,8 +236,8 @@ def _accepted(request: Mapping[str, Any]) -> float | None:
 
 
 def _fabric(request: Mapping[str, Any]) -> Fabric:
-    network = _number(request, "network_gb_s", low=1e-3, high=1e5)
-    return Fabric(Fabric().network_gb_s if network is None else network, _whole(request, "gpus_per_node"))
+    network = number(request, "network_gb_s", low=1e-3, high=1e5)
+    return Fabric(Fabric().network_gb_s if network is None else network, whole(request, "gpus_per_node"))
 
 
 @dataclass(frozen=True)
@@ -255,22 +274,20 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
         if strange:
             known = ", ".join(ROLE_FIELDS)
             raise InputError("unknown field", field=f"disagg.{role}.{strange[0]}", remedy=f"Known fields: {known}.")
-        count = _whole(own, "instances", default=1, path=f"disagg.{role}.", most=MAX_INSTANCES) or 1
+        count = whole(own, "instances", default=1, path=f"disagg.{role}.", most=MAX_INSTANCES) or 1
         settings = {key: value for key, value in own.items() if key != "instances"}
-        roles[role] = parse_request({**base, **settings}, find_model), count
-    return PoolsQuery(roles, _number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5))
+        roles[role] = _query({**base, **settings}, find_model), count
+    _check_hits(roles["prefill"][0])
+    return PoolsQuery(roles, number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5))
 
 
 def _router(request: Mapping[str, Any]) -> Router:
-    name = _text(request, "router") or "round_robin"
-    if name not in ROUTERS:
-        raise InputError("unknown router", field="router", value=name, remedy=f"Use one of: {', '.join(ROUTERS)}.")
-    return cast(Router, name)
+    return cast(Router, one_of(request, "router", tuple(ROUTERS)) or "round_robin")
 
 
 def _load(request: Mapping[str, Any]) -> Load | None:
     given = request.get("load")
-    prefix_hit = _number(request, "prefix_hit", low=0.0, high=1.0) or 0.0
+    prefix_hit = number(request, "prefix_hit", low=0.0, high=1.0) or 0.0
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -280,20 +297,20 @@ def _load(request: Mapping[str, Any]) -> Load | None:
         raise InputError("unknown field", field=f"load.{unknown[0]}", remedy=f"Known fields: {', '.join(LOAD_FIELDS)}.")
     kind = given.get("kind")
     turns = _lengths(given, "turns", required=False, path="load.")
-    interval = _whole(given, "stream_interval", default=1, path="load.", most=MAX_TOKENS) or 1
+    interval = whole(given, "stream_interval", default=1, path="load.", most=MAX_TOKENS) or 1
     load = Load(
         "offline",
-        requests=_whole(given, "requests", path="load.", most=MAX_REQUESTS),
+        requests=whole(given, "requests", path="load.", most=MAX_REQUESTS),
         prefix_hit=prefix_hit,
         stream_interval=interval,
         turns=turns,
-        think_s=_number(given, "think_s", path="load.", high=1e6 - 1) or 0.0,
-        shared_tokens=_whole(given, "shared_tokens", path="load.", least=0, most=MAX_TOKENS) or 0,
+        think_s=number(given, "think_s", path="load.", high=1e6 - 1) or 0.0,
+        shared_tokens=whole(given, "shared_tokens", path="load.", least=0, most=MAX_TOKENS) or 0,
     )
     if load.shared_tokens and turns is None:
         raise InputError("belongs to sessions", field="load.shared_tokens", remedy="State turns, or prefix_hit.")
     if kind == "closed":
-        clients = _whole(given, "concurrency", path="load.", most=MAX_REQUESTS)
+        clients = whole(given, "concurrency", path="load.", most=MAX_REQUESTS)
         if clients is None:
             raise InputError("is missing", field="load.concurrency")
         return replace(load, kind="closed", concurrency=clients)
@@ -302,7 +319,7 @@ def _load(request: Mapping[str, Any]) -> Load | None:
             raise InputError("is missing", field="load.requests")
         return load
     if kind == "open":
-        rate = _number(given, "rate_per_s", path="load.", low=0.0, high=1e6)
+        rate = number(given, "rate_per_s", path="load.", low=0.0, high=1e6)
         if not rate:
             raise InputError("must be above 0", field="load.rate_per_s", value=rate)
         arrival = given.get("arrival", "poisson")
@@ -310,9 +327,9 @@ def _load(request: Mapping[str, Any]) -> Load | None:
             raise InputError(
                 "unknown arrival", field="load.arrival", value=arrival, remedy="Use poisson, constant, gamma or onoff."
             )
-        cv = _number(given, "cv", path="load.", low=0.0, high=100.0)
-        share = _number(given, "on_share", path="load.", low=1e-6, high=1.0)
-        period = _number(given, "period_s", path="load.", low=1e-3, high=1e6)
+        cv = number(given, "cv", path="load.", low=0.0, high=100.0)
+        share = number(given, "on_share", path="load.", low=1e-6, high=1.0)
+        period = number(given, "period_s", path="load.", low=1e-3, high=1e6)
         return replace(
             load,
             kind="open",
@@ -334,84 +351,15 @@ def _lengths(request: Mapping[str, Any], field: str, *, required: bool, path: st
     if isinstance(given, Mapping):
         keys = set(given)
         if keys == {"mean", "sd"}:
-            mean = _number(given, "mean", path=f"{path}{field}.", low=1.0, high=MAX_TOKENS)
-            sd = _number(given, "sd", path=f"{path}{field}.", low=0.0, high=MAX_TOKENS)
+            mean = number(given, "mean", path=f"{path}{field}.", low=1.0, high=MAX_TOKENS)
+            sd = number(given, "sd", path=f"{path}{field}.", low=0.0, high=MAX_TOKENS)
             return Lengths("normal", mean=mean or 1.0, sd=sd or 0.0)
         if keys == {"low", "high"}:
-            low = _whole(given, "low", path=f"{path}{field}.", most=MAX_TOKENS) or 1
-            high = _whole(given, "high", path=f"{path}{field}.", most=MAX_TOKENS) or 1
+            low = whole(given, "low", path=f"{path}{field}.", most=MAX_TOKENS) or 1
+            high = whole(given, "high", path=f"{path}{field}.", most=MAX_TOKENS) or 1
             if high < low:
                 raise InputError("high is below low", field=path + field, value=dict(given))
             return Lengths("uniform", low=low, high=high)
         raise InputError("must be a number, {mean, sd} or {low, high}", field=path + field, value=dict(given))
-    value = _whole(request, field, path=path, most=MAX_TOKENS)
+    value = whole(request, field, path=path, most=MAX_TOKENS)
     return Lengths("fixed", value=value or 1)
-
-
-def _text(source: Mapping[str, Any], key: str, *, required: bool = False) -> str | None:
-    value = source.get(key)
-    if value is None:
-        if required:
-            raise InputError("is missing", field=key)
-        return None
-    if not isinstance(value, str) or not value.strip():
-        raise InputError("must be a non-empty text", field=key, value=value)
-    return value.strip()
-
-
-def _flag(source: Mapping[str, Any], key: str) -> bool:
-    value = source.get(key, False)
-    if not isinstance(value, bool):
-        raise InputError("must be true or false", field=key, value=value)
-    return value
-
-
-def _stated_flag(source: Mapping[str, Any], key: str) -> bool | None:
-    return None if source.get(key) is None else _flag(source, key)
-
-
-def _whole(
-    source: Mapping[str, Any],
-    key: str,
-    *,
-    default: int | None = None,
-    path: str = "",
-    least: int = 1,
-    most: int = 10**9,
-) -> int | None:
-    value = source.get(key)
-    if value is None:
-        return default
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError("must be a whole number", field=path + key, value=value)
-    if not least <= value <= most:
-        raise InputError(f"must be between {least} and {most}", field=path + key, value=value)
-    return value
-
-
-def _number(
-    source: Mapping[str, Any], key: str, *, path: str = "", low: float = 0.0, high: float = 1e9
-) -> float | None:
-    value = source.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError("must be a number", field=path + key, value=value)
-    number = float(value)
-    if not low <= number <= high:  # also refuses NaN
-        raise InputError(f"must be between {low:g} and {high:g}", field=path + key, value=value)
-    return number
-
-
-def _money(value: object) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InputError("must be a number", field="usd_per_gpu_hour", value=value)
-    try:
-        price = Decimal(str(value))
-    except InvalidOperation:
-        raise InputError("must be a number", field="usd_per_gpu_hour", value=value) from None
-    if not price.is_finite() or not 0 <= price < Decimal(10) ** 6:
-        raise InputError("must be between 0 and 1000000", field="usd_per_gpu_hour", value=value)
-    return price

@@ -41,6 +41,7 @@ def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support
     _check_precision(model, gpu, settings, version, reasons, warnings)
     _check_model(model, gpu, settings, version, reasons, warnings)
     _check_features(model, gpu, settings, version, reasons, warnings)
+    _check_ignored(model, settings, warnings)
     return Support(ok=not reasons, reasons=tuple(reasons), warnings=tuple(warnings))
 
 
@@ -211,3 +212,31 @@ def _check_features(
                 f"Without chunked prefill, prompts above max_num_tokens ({budget}) are refused although the context "
                 f"is {asked}."
             )
+
+
+_OF_VLLM = ("gpu_memory_utilization",)
+_OF_TENSORRT_LLM = (
+    "free_gpu_memory_fraction",
+    "capacity_policy",
+    "trt_backend",
+    "kv_cache_max_gpu_gib",
+    "piecewise_cuda_graphs",
+    "attention_dp_wait_iters",
+)
+_OF_EXPERTS = ("moe_backend", "even_expert_routing")
+_NOTHING_ASKED = EngineSettings(EngineName.VLLM)
+
+
+def _check_ignored(model: ModelSpec, settings: EngineSettings, warnings: list[str]) -> None:
+    """Say which settings change nothing: the other engine's alone, and those of experts where there are none."""
+    vllm = settings.engine is EngineName.VLLM
+    label, other = ("vLLM", "TensorRT-LLM") if vllm else ("TensorRT-LLM", "vLLM")
+    foreign = [
+        name
+        for name in (_OF_TENSORRT_LLM if vllm else _OF_VLLM)
+        if getattr(settings, name) != getattr(_NOTHING_ASKED, name)
+    ]
+    warnings.extend(f"{name} is a setting of {other}: {label} has none, so it changes nothing." for name in foreign)
+    if not mt.experts(model):
+        idle = [name for name in _OF_EXPERTS if getattr(settings, name)]
+        warnings.extend(f"{name} changes nothing: the model has no experts." for name in idle)

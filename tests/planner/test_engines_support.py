@@ -129,3 +129,30 @@ def test_architectures_of_tensorrt_llm_by_version(model: str, version: str, word
     got = reasons(model, "H200", trtllm(version=version))
     assert words in got
     assert bool(got) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (vllm("0.24.0", free_gpu_memory_fraction=0.5), "free_gpu_memory_fraction is a setting of TensorRT-LLM"),
+        (vllm("0.24.0", trt_backend="tensorrt"), "trt_backend is a setting of TensorRT-LLM"),
+        (vllm("0.24.0", capacity_policy="MAX_UTILIZATION"), "capacity_policy is a setting of TensorRT-LLM"),
+        (vllm("0.24.0", attention_dp_wait_iters=50), "attention_dp_wait_iters is a setting of TensorRT-LLM"),
+        (trtllm(gpu_memory_utilization=0.5), "gpu_memory_utilization is a setting of vLLM"),
+        (vllm("0.24.0", moe_backend="marlin"), "moe_backend changes nothing: the model has no experts"),
+        (trtllm(even_expert_routing=True), "even_expert_routing changes nothing: the model has no experts"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_said(settings, named: str) -> None:
+    got = support(get_model(LLAMA_8B), h100(), settings)
+    assert got.ok
+    assert sum(named in warning for warning in got.warnings) == 1
+
+
+def test_settings_of_the_engine_itself_are_no_warning() -> None:
+    for model, settings in (
+        (LLAMA_8B, vllm("0.24.0", gpu_memory_utilization=0.5)),
+        (LLAMA_8B, trtllm(free_gpu_memory_fraction=0.5, capacity_policy="MAX_UTILIZATION", attention_dp_wait_iters=9)),
+        ("Qwen/Qwen3-30B-A3B", vllm("0.24.0", moe_backend="triton", even_expert_routing=True)),
+    ):
+        assert not any("changes nothing" in warning for warning in support(get_model(model), h100(), settings).warnings)

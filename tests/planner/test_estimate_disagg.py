@@ -133,3 +133,13 @@ def test_power_of_a_gpu_that_was_never_measured_stays_unknown() -> None:
         None,
         None,
     )
+
+
+def test_only_the_prefill_pool_needs_its_cache_for_stated_hits() -> None:
+    """A decode instance takes prompts that are computed already: its prefix cache decides nothing."""
+    for role, status in (("decode", "ok"), ("prefill", "error")):
+        pools = {name: {**pool} for name, pool in ASKED["disagg"].items()}
+        pools[role]["enable_prefix_caching"] = False
+        answer = estimate({**ASKED, "prefix_hit": 0.5, "disagg": pools})
+        assert answer["status"] == status
+    assert "prefix_hit" in answer["reasons"][0]

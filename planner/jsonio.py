@@ -12,6 +12,7 @@ import types
 import typing
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -144,11 +145,16 @@ def _convert_sequence(origin: Any, args: tuple[Any, ...], data: Any, path: str) 
     return origin(_convert(kind, item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
+@cache
+def _schema(kind: Any) -> tuple[dict[str, Any], dict[str, dataclasses.Field[Any]]]:
+    """Types and fields of a dataclass by name, those that its constructor takes."""
+    return typing.get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind) if f.init}
+
+
 def _convert_dataclass(kind: Any, data: Any, path: str) -> Any:
     if not isinstance(data, dict):
         raise InputError("must be an object", field=path, value=data)
-    hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    hints, known = _schema(kind)
     unknown = sorted(set(data) - set(known))
     if unknown:
         raise InputError("unknown field", field=f"{path}.{unknown[0]}", remedy=f"Known fields: {', '.join(known)}.")

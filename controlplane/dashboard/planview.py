@@ -21,7 +21,7 @@ from controlplane.dashboard.planrow import (
     margin_bar,
     usd_per_mtok,
 )
-from controlplane.planning.report import output_price
+from controlplane.planning.report import Bill, output_price
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def usd_per_mtok_output(rows: Sequence[WorkloadRow]) -> Decimal | None:
     return output_price(row.bill for row in rows)
 
 
-def monthly_parts(rows: Sequence[WorkloadRow]) -> list[tuple[str, Decimal]]:
-    """Cost parts of all chosen candidates, summed by label, in order of first appearance."""
+def monthly_parts(found: Bill) -> list[tuple[str, Decimal]]:
+    """Parts of a plan's bill, summed by label, in order of first appearance."""
     totals: dict[str, Decimal] = {}
-    for row in rows:
-        for name, amount in ((row.chosen or {}).get("cost") or {}).get("parts", ()):
-            totals[name] = totals.get(name, Decimal(0)) + Decimal(amount)
+    for row in found.rows:
+        for name, amount in row.parts:
+            totals[name] = totals.get(name, Decimal(0)) + amount
     return list(totals.items())
 
 

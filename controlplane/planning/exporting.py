@@ -64,11 +64,17 @@ def export_report(plan: Plan, form: str) -> ExportFile:
     return ExportFile(f"{_stem(plan)}-bill.{form}", media_type, write(str(plan), *answer_of(plan)))
 
 
-def answer_of(plan: Plan) -> tuple[PlanRequest, PlanResult]:
-    """Question and answer as the planner knows them, from what is stored."""
+def answer_of(plan: Plan, *, placed_only: bool = False) -> tuple[PlanRequest, PlanResult]:
+    """Question and answer as the planner knows them, from what is stored; ``placed_only`` leaves out the candidates
+    that nothing runs on, which a bill does not need and most of the reading is.
+    """
     if plan.request is None or plan.result is None:
         raise ValidationError(f"Plan {plan} is {plan.get_state_display().lower()} and has no result to export yet.")
-    return from_json(PlanRequest, plan.request), from_json(PlanResult, plan.result)
+    stored = plan.result
+    if placed_only:
+        placed = {placement["candidate_id"] for placement in stored["placements"]}
+        stored = {**stored, "candidates": [item for item in stored["candidates"] if item["id"] in placed]}
+    return from_json(PlanRequest, plan.request), from_json(PlanResult, stored)
 
 
 def _stem(plan: Plan) -> str:

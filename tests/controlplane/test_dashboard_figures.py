@@ -23,6 +23,7 @@ from controlplane.dashboard import (
     planrow,
     planview,
 )
+from controlplane.planning.report import bill
 from planner.jsonio import to_json
 from tests.controlplane import plan_answer, plan_fixture
 
@@ -72,11 +73,11 @@ def test_negative_kv_leaves_no_negative_bar() -> None:
 
 
 def test_cost_parts_add_up_to_the_bill() -> None:
-    parts = planview.monthly_parts(ROWS)
+    found = bill(plan_fixture.plan_request(), plan_answer.plan_result())
+    parts = planview.monthly_parts(found)
     made = figures.cost_split(parts)
     assert made.rows[-1] == ("Bill", sum((Decimal(v) for _, v in parts), Decimal(0)))
-    month = sum((Decimal(r.chosen["cost"]["usd_per_month"]) for r in ROWS if r.chosen), Decimal(0))
-    assert made.rows[-1][1] == month
+    assert made.rows[-1][1] == found.usd_per_month > 0
 
 
 def test_scatter_keeps_emulated_apart_and_leaves_out_rows_without_prediction() -> None:

@@ -310,3 +310,11 @@ def test_a_what_if_price_shows_as_it_stands(answer: tuple[PlanRequest, PlanResul
     assert costview.price_sheets(kept) == sheets
     nodes = tuple(replace(n, price=replace(n.price, usd_per_gpu_hour=Decimal(9), parts=())) for n in request.nodes)
     assert {sheet.usd_per_gpu_hour for sheet in costview.price_sheets(replace(kept, nodes=nodes))} == {Decimal(9)}
+
+
+def test_the_plans_page_and_its_cost_page_state_one_bill(sample: dict[str, Any], reader: Client) -> None:
+    where_it_goes = reader.get(f"/plans/{sample['plan'].pk}/").context["split_chart"]
+    billed = reader.get(f"/plans/{sample['plan'].pk}/cost/").context["bill"]
+    assert where_it_goes.rows[-1] == ("Bill", billed.usd_per_month)
+    whole = report.bill(*answer_of(sample["plan"]))
+    assert billed == whole, "candidates that nothing runs on change no bill"

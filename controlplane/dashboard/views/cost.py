@@ -17,7 +17,7 @@ def plan_cost(request: HttpRequest, pk: int) -> HttpResponse:
     """The cost of a plan, each figure with its arithmetic. A plan without answer leads back to its page."""
     record = get_object_or_404(Plan.objects.select_related("scenario"), pk=pk)
     try:
-        asked, result = answer_of(record)
+        asked, result = answer_of(record, placed_only=True)
     except ValidationError:
         return redirect("dashboard:plan", pk)
     return show(request, "dashboard/plan_cost.html", {"plan": record, **costview.context(asked, result)})

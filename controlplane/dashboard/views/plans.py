@@ -34,11 +34,11 @@ from controlplane.jobs.models import Job
 from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
+from controlplane.planning.report import bill
 from planner.errors import PlannerError
 
 CANDIDATES = 14
 """Candidates that a workload's page lists unless all are asked for."""
-AS_PLANNED = "As candidates were compared: electricity at the mean price of the sites. The cost page bills it by site."
 EXPORT_TARGETS = (
     ("owners", "As the nodes' owners start it"),
     ("commands", "Shell commands"),
@@ -135,7 +135,9 @@ def _result_context(record: Plan) -> dict[str, Any]:
         "unplaced_total": sum(entry["replicas"] for entry in result.get("unplaced", ())),
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
-        "split_chart": figures.cost_split(planview.monthly_parts(rows), ident="plan-cost", note=AS_PLANNED),
+        "split_chart": figures.cost_split(
+            planview.monthly_parts(bill(*exporting.answer_of(record, placed_only=True))), ident="plan-cost"
+        ),
         "fragmentation": fragmentview.fragmentation(result),
         "targets": EXPORT_TARGETS,
         "sites": len({node["site"] for node in request.get("nodes", ())}),

@@ -104,6 +104,12 @@ def _model(
 
 
 @cache
+def _folders() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="peer-model-")
+
+
+@cache
 def _config_folder(name: str) -> str:
     """A folder with the model's config.json, under an architecture that the package knows where the shapes allow it."""
     config = dict(get_model(name).config)
@@ -111,7 +117,7 @@ def _config_folder(name: str) -> str:
     if architecture in LLAMA_LIKE:
         config["architectures"] = ["LlamaForCausalLM"]
     config.pop("quantization_config", None)
-    folder = Path(tempfile.mkdtemp(prefix="peer-model-"))
+    folder = Path(tempfile.mkdtemp(dir=_folders().name))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return str(folder)
 

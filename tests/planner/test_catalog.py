@@ -171,7 +171,7 @@ def test_prices() -> None:
 
 
 def test_models_have_sources_and_close_names() -> None:
-    assert len(list_models()) == 168
+    assert len(list_models()) == 169
     for name in list_models():
         assert model_source(name).kind
     assert get_model("Meta-Llama-3.1-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
@@ -256,3 +256,13 @@ def test_a_suffix_that_is_no_quantisation_is_no_name() -> None:
     for wrong in ("Qwen/Qwen3-32B-abliterated", "someone/nonesuch-FP8", "Qwen/Qwen3-32B-GPTQ-Int8"):
         with pytest.raises(UnknownModelError):
             get_model(wrong)
+
+
+def test_a_name_of_another_shape_is_no_alias() -> None:
+    """R1-Distill-Qwen-1.5B does not tie its head to its embeddings; Mistral 7B v0.1 has a window, v0.3 none."""
+    with pytest.raises(UnknownModelError, match="Did you mean"):
+        get_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
+    first, third = get_model("mistralai/Mistral-7B-v0.1"), get_model("mistralai/Mistral-7B-v0.3")
+    assert (first.vocab, third.vocab) == (32_000, 32_768)
+    assert first.total_params == 7_241_732_096
+    assert first.groups != third.groups

@@ -51,9 +51,17 @@ def probe_deployment(
     _check_load(wanted, deployment)
     row = predicted_probe(deployment, wanted)
     with transaction.atomic():
+        Deployment.objects.select_for_update().get(pk=deployment.pk)
+        _check_alone(deployment)
         save_record(row, actor=actor)
         submit_probe(actor=actor, probe=row)
     return row
+
+
+def _check_alone(deployment: Deployment) -> None:
+    """Two loads at once measure each other: raises ValidationError while another probe waits or runs."""
+    if deployment.probes.filter(state__in=[ProbeRun.State.PENDING, ProbeRun.State.RUNNING]).exists():
+        raise ValidationError(f"{deployment} is being probed already. Wait for that probe to end, or cancel its job.")
 
 
 def predicted_probe(deployment: Deployment, load: ProbeLoad) -> ProbeRun:

@@ -190,6 +190,14 @@ def test_only_a_ready_deployment_is_probed(deployment: Deployment, operator: Use
         probing.probe_deployment(actor=operator, deployment=deployment)
 
 
+def test_two_loads_never_measure_each_other(deployment: Deployment, operator: User) -> None:
+    make_ready(deployment, operator)
+    probing.probe_deployment(actor=operator, deployment=deployment, load=LOAD)
+    with pytest.raises(ValidationError, match="is being probed already"):
+        probing.probe_deployment(actor=operator, deployment=deployment, load=LOAD)
+    assert deployment.probes.count() == 1
+
+
 def test_planned_load_is_one_replicas_share(deployment: Deployment, workload: Workload) -> None:
     assert probing.planned_load(deployment).concurrency == 4
     deployment.workload, deployment.prediction = workload, {"replicas": 2}

@@ -17,6 +17,9 @@ VERIFIED_RANGE = {
 }
 """First and last version whose own source the rules were read from; outside, the nearest rules apply with a warning."""
 
+SCORED_SINCE = {EngineName.VLLM: "0.6.0", EngineName.TENSORRT_LLM: "0.14.0"}
+"""First version of which published runs were held against predictions."""
+
 VersionKey = tuple[int, int, int, int, int, int]
 
 
@@ -50,3 +53,9 @@ def outside_verified_range(engine: EngineName, version: str) -> bool:
     """Whether ``version`` lies outside the versions whose rules were verified."""
     first, last = VERIFIED_RANGE[engine]
     return not (version_key(first)[:4] <= version_key(version)[:4] <= version_key(last)[:4])
+
+
+def unknown_speed(engine: EngineName, version: str) -> bool:
+    """Whether nothing is known of how fast ``version`` runs: older than any run scored, newer than any source read."""
+    _, last = VERIFIED_RANGE[engine]
+    return not (version_key(SCORED_SINCE[engine])[:4] <= version_key(version)[:4] <= version_key(last)[:4])

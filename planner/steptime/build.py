@@ -10,7 +10,9 @@ import numpy as np
 from planner.calibration import CalibrationFactor
 from planner.catalog.types import GpuSpec
 from planner.engines.types import DEFAULT_VERSION, EngineName, ResolvedSettings
+from planner.engines.versions import unknown_speed
 from planner.engines.vllm import USER
+from planner.evidence import Evidence, weakest
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
 from planner.steptime.efficiency import family
@@ -150,10 +152,11 @@ def _assemble(sampled: Sampled, resolved: ResolvedSettings, graph: RankGraph, gp
         mixed_rows=mixed_rows(resolved, gpu) if all(isinstance(op, AttentionOp) for op in graph.mixers) else 0.0,
         experts_ms=sampled.experts_ms if resolved.dp > 1 else np.zeros(0),
     )
+    unknown = unknown_speed(resolved.engine, resolved.version)
     return StepModel(
         tables=tables,
         front_end=front_end(resolved),
-        evidence=sampled.evidence,
+        evidence=weakest((sampled.evidence, Evidence.EXTRAPOLATED)) if unknown else sampled.evidence,
         max_decode_kv_in_range=sampled.max_decode_kv,
         notes=sampled.notes,
         operators=sampled.operators,

@@ -91,6 +91,13 @@ def test_p9_p10_a_version_whose_rules_were_not_verified_is_said(version: str) ->
     assert not any("verified" in reason for reason in known["reasons"])
 
 
+@pytest.mark.parametrize("version", ["0.5.4", "9.9.9"])
+def test_p10_no_version_is_at_silicon_evidence_of_which_no_run_was_scored_and_no_source_read(version: str) -> None:
+    other = asked(model="Qwen/Qwen3-8B", gpu="H100", engine_version=version)
+    known = asked(model="Qwen/Qwen3-8B", gpu="H100", engine_version="0.9.1")
+    assert (other["evidence"], known["evidence"]) == ("extrapolated", "silicon")
+
+
 @pytest.mark.parametrize("load_share", [0.3, 0.5, 0.7, 0.85])
 @pytest.mark.parametrize("spread", ["fixed", "geometric"])
 def test_p12_queueing_of_one_seat_is_that_of_queueing_theory(load_share: float, spread: str) -> None:

@@ -136,6 +136,11 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     answer["reasons"].extend(note for note in instance.step.notes if note not in answer["reasons"])
     if performance.saturated:
         answer["reasons"].append("The rate is above what the deployment carries: the queue grows without bound.")
+    elif performance.queue_grows:
+        answer["reasons"].append(
+            f"Near saturation (busy {performance.utilisation:.0%} of the time): steps as slow as the 80 % band allows"
+            " would more than double the wait for the first token, so the bands are wide."
+        )
     if query.usd_per_gpu_hour is not None:
         answer["cost"] = cost_answer(query.usd_per_gpu_hour * resolved.gpus * query.replicas, performance)
     answer["power_w"] = _power(query, resolved, memory, performance)

@@ -101,4 +101,5 @@ def performance(
         evidence=step.evidence,
         load_region=where,
         residuals_of=step.engine,
+        queue_grows=bool(others),
     )

@@ -221,6 +221,7 @@ class Performance:
     prefix_hit: float = 0.0  # share of prompt tokens found in the prefix cache
     load_region: str = ""  # light, medium, heavy, saturated or offline: which residuals the bands are made of
     residuals_of: str = ""  # and whose (``StepModel.engine``)
+    queue_grows: bool = False  # steps as slow as their band allows would change the wait by more than themselves
 
     @property
     def computed_tok_per_s(self) -> float:

@@ -98,6 +98,17 @@ def test_p10_no_version_is_at_silicon_evidence_of_which_no_run_was_scored_and_no
     assert (other["evidence"], known["evidence"]) == ("extrapolated", "silicon")
 
 
+def test_p11_an_estimate_near_saturation_says_so_and_how_busy_it_is() -> None:
+    what = {"model": "Qwen/Qwen3-8B", "gpu": "H100", "input_tokens": 1000, "output_tokens": 200}
+    offline = asked(**what, load={"kind": "offline", "requests": 2000})["perf"]["req_per_s"]
+    near, far = (asked(**what, load={"kind": "open", "rate_per_s": offline * share}) for share in (1.1, 0.3))
+    said = [reason for reason in near["reasons"] if "Near saturation" in reason or "grows without bound" in reason]
+    assert len(said) == 1
+    assert not any("saturation" in reason for reason in far["reasons"])
+    width = [answer["perf"]["interval80"]["ttft_ms"][1] / answer["perf"]["ttft_ms"]["p50"] for answer in (near, far)]
+    assert width[0] > 2.0 * width[1]
+
+
 @pytest.mark.parametrize("load_share", [0.3, 0.5, 0.7, 0.85])
 @pytest.mark.parametrize("spread", ["fixed", "geometric"])
 def test_p12_queueing_of_one_seat_is_that_of_queueing_theory(load_share: float, spread: str) -> None:

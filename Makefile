@@ -52,9 +52,9 @@ services: environment-dev ## the control plane again, on PostgreSQL with Redis, 
 	$(VENV)/pytest tests/controlplane tests/contract -m "not browser and not embedded" $(PYTEST_ARGS)
 
 lock: ## rewrite the hashed locks (needs uv)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --group dev pyproject.toml -o requirements-dev.lock
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  pyproject.toml -c requirements-dev.lock -o requirements.lock
 
 clean: ## remove the environments; the database under var/ stays

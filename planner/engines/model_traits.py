@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from planner.models.spec import Attention, LayerGroup, Mla, ModelSpec, RecurrentState
-
-
-def attention_groups(model: ModelSpec) -> list[LayerGroup]:
-    """Layer groups that keep a KV cache of their own (MLA included; cross and encoder attention left out)."""
-    return [
-        group
-        for group in model.groups
-        if isinstance(group.mixer, Mla)
-        or (isinstance(group.mixer, Attention) and group.mixer.kind in ("full", "sliding", "chunked"))
-    ]
+from planner.models.spec import Attention, Mla, ModelSpec, RecurrentState
 
 
 def is_mla(model: ModelSpec) -> bool:

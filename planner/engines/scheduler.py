@@ -14,11 +14,11 @@ class SchedulerPolicy:
 
     ``token_budget`` new tokens per step; ``max_seqs`` running sequences; ``reserve_output`` admits a request only when
     prompt + max output fit what is not yet promised (GUARANTEED_NO_EVICT); ``reserve_full_prompt`` admits only when the
-    whole prompt fits, not just its first chunk; ``stop_at_first_misfit`` a request that does not fit blocks those
-    behind it; ``steps_ahead`` how many steps are scheduled before the last one's tokens are known; ``chunk_multiple``
-    prefill chunks are whole multiples of this; ``cached_tokens_use_budget`` prefix-cache hits use the token budget;
-    ``lost_blocks`` blocks of the pool never given to a request; ``watermark`` share of blocks kept free on admission;
-    ``partial_blocks_first`` free blocks that were not full are handed out before those that hold cached ones.
+    whole prompt fits, not just its first chunk; ``steps_ahead`` how many steps are scheduled before the last one's
+    tokens are known; ``chunk_multiple`` prefill chunks are whole multiples of this; ``cached_tokens_use_budget``
+    prefix-cache hits use the token budget; ``lost_blocks`` blocks of the pool never given to a request; ``watermark``
+    share of blocks kept free on admission; ``partial_blocks_first`` free blocks that were not full are handed out
+    before those that hold cached ones.
     """
 
     token_budget: int
@@ -28,8 +28,6 @@ class SchedulerPolicy:
     prefix_caching: bool
     reserve_output: bool
     reserve_full_prompt: bool
-    preempt_by_recompute: bool
-    stop_at_first_misfit: bool
     steps_ahead: int
     chunk_multiple: int
     cached_tokens_use_budget: bool
@@ -52,8 +50,6 @@ def scheduler_policy(resolved: ResolvedSettings) -> SchedulerPolicy:
             prefix_caching=resolved.enable_prefix_caching,
             reserve_output=False,
             reserve_full_prompt=at_least(resolved.version, "0.19.0"),
-            preempt_by_recompute=True,
-            stop_at_first_misfit=resolved.enable_chunked_prefill or at_least(resolved.version, "0.12.0"),
             steps_ahead=1 if resolved.async_scheduling else 0,
             chunk_multiple=1,
             cached_tokens_use_budget=False,
@@ -69,8 +65,6 @@ def scheduler_policy(resolved: ResolvedSettings) -> SchedulerPolicy:
         prefix_caching=resolved.enable_prefix_caching,
         reserve_output=no_evict,
         reserve_full_prompt=True,
-        preempt_by_recompute=not no_evict,
-        stop_at_first_misfit=True,
         steps_ahead=1 if resolved.async_scheduling else 0,
         chunk_multiple=resolved.block_tokens,
         cached_tokens_use_budget=not resolved.enable_chunked_prefill,

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from planner.engines import model_traits as mt
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least
 from planner.errors import UnsupportedError
@@ -280,8 +279,3 @@ def _group_size(layer_counts: list[int], version: str) -> int:
     else:
         return smallest
     return largest if largest < smallest * tolerance else smallest
-
-
-def is_cacheless(model: ModelSpec) -> bool:
-    """Whether the model keeps neither KV cache nor state: an encoder."""
-    return mt.is_encoder_only(model)

@@ -175,15 +175,6 @@ def session_prefixes(session: I64, prompt: I64, answer: I64, shared_tokens: int,
     return Prefixes(unit, shared + int(own.sum()), chain.astype(np.int32), spans)
 
 
-def trace_prefixes(blocks: list[list[int]], unit_tokens: int, inputs: I64) -> Prefixes:
-    """The units of a trace's prompts, as the numbers of its prefix blocks; answers are taken to be used by nobody."""
-    numbers: dict[int, int] = {}
-    whole = [row[: int(length) // unit_tokens] for row, length in zip(blocks, inputs, strict=True)]
-    chain = np.array([numbers.setdefault(block, len(numbers)) for row in whole for block in row], dtype=np.int32)
-    counts = np.array([len(row) for row in whole], dtype=np.int64)
-    return Prefixes(unit_tokens, len(numbers), chain, np.column_stack([np.cumsum(counts) - counts, counts]))
-
-
 def _turns(load: Load, a_turn_s: float, count: int, rng: np.random.Generator) -> tuple[I64, int]:
     """Turns of each session, and how many of them, the first, live already when the simulation starts.
 

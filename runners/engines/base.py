@@ -47,9 +47,6 @@ class MetricNames:
     """
 
     path: str
-    running: str | None
-    waiting: str | None
-    kv_usage: str | None
     prompt_tokens: str | None
     output_tokens: str | None
     prompt_cached: str | None

@@ -18,14 +18,8 @@ class FailurePattern:
     remedy: str
 
 
-def first_number(pattern: str, lines: Iterable[str]) -> float | None:
-    """The first group of the first match as a number (thousands separators dropped)."""
-    numbers = all_numbers(pattern, lines)
-    return numbers[0] if numbers else None
-
-
 def last_number(pattern: str, lines: Iterable[str]) -> float | None:
-    """The first group of the last match as a number."""
+    """The first group of the last match as a number (thousands separators dropped)."""
     numbers = all_numbers(pattern, lines)
     return numbers[-1] if numbers else None
 

@@ -23,9 +23,6 @@ NAMED_SINCE = "1.3.0rc7"
 
 TENSORRT_METRICS = MetricNames(
     path="/prometheus/metrics",
-    running="trtllm_num_requests_running",
-    waiting="trtllm_num_requests_waiting",
-    kv_usage="trtllm_kv_cache_utilization",
     prompt_tokens="trtllm_prompt_tokens_total",
     output_tokens="trtllm_generation_tokens_total",
     prompt_cached="trtllm_prompt_cached_tokens_total",

@@ -23,9 +23,6 @@ OUTER_MARGIN_S = 60.0
 
 VLLM_METRICS = MetricNames(
     path="/metrics",
-    running="vllm:num_requests_running",
-    waiting="vllm:num_requests_waiting",
-    kv_usage="vllm:kv_cache_usage_perc",
     prompt_tokens="vllm:prompt_tokens_total",
     output_tokens="vllm:generation_tokens_total",
     prompt_cached="vllm:prompt_tokens_cached_total",

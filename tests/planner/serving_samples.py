@@ -67,8 +67,6 @@ def policy(
         prefix_caching=caching,
         reserve_output=reserve,
         reserve_full_prompt=full_prompt,
-        preempt_by_recompute=not reserve,
-        stop_at_first_misfit=True,
         steps_ahead=ahead,
         chunk_multiple=multiple,
         cached_tokens_use_budget=cached_in_budget,

@@ -222,14 +222,14 @@ def test_every_default_has_an_origin() -> None:
 def test_scheduler_policy() -> None:
     model = get_model(LLAMA)
     ours = scheduler_policy(resolve(vllm("0.24.0"), model, h100()))
-    assert (ours.reserve_output, ours.preempt_by_recompute, ours.steps_ahead, ours.lost_blocks) == (False, True, 1, 1)
+    assert (ours.reserve_output, ours.steps_ahead, ours.lost_blocks) == (False, 1, 1)
     assert ours.reserve_full_prompt
     assert not scheduler_policy(resolve(vllm("0.18.0"), model, h100())).reserve_full_prompt
     theirs = scheduler_policy(resolve(trtllm(), model, h100()))
     assert theirs.reserve_output
     assert theirs.cached_tokens_use_budget
     greedy = scheduler_policy(resolve(trtllm(capacity_policy="MAX_UTILIZATION"), model, h100()))
-    assert greedy.preempt_by_recompute
+    assert not greedy.reserve_output
 
 
 def test_versions_sort_like_releases() -> None:

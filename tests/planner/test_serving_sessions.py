@@ -22,10 +22,10 @@ from planner.estimate import estimate
 from planner.memory import ledger
 from planner.serving import Instance, Lengths, Load, SloTarget, largest_load, load_curve, simulate
 from planner.serving import state as k
-from planner.serving.arrivals import RequestSet
+from planner.serving.arrivals import Prefixes, RequestSet
 from planner.serving.engine import InstanceRules
 from planner.serving.router import run_routed
-from planner.serving.sessions import longest_prompt, mean_prompt, session_set, trace_prefixes
+from planner.serving.sessions import longest_prompt, mean_prompt, session_set
 from planner.serving.simulator import run_requests
 from planner.serving.types import SimResult
 
@@ -210,6 +210,15 @@ def mooncake(count: int) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
     blocks = [[int(block) for block in row["prefix_block_ids"].split()] for row in rows]
     inputs = np.array([int(row["input_tokens"]) for row in rows])
     return inputs, np.array([int(row["output_tokens"]) for row in rows]), blocks
+
+
+def trace_prefixes(blocks: list[list[int]], unit_tokens: int, inputs: np.ndarray) -> Prefixes:
+    """The units of a trace's prompts, as the numbers of its prefix blocks; answers are taken to be used by nobody."""
+    numbers: dict[int, int] = {}
+    whole = [row[: int(length) // unit_tokens] for row, length in zip(blocks, inputs, strict=True)]
+    chain = np.array([numbers.setdefault(block, len(numbers)) for row in whole for block in row], dtype=np.int32)
+    counts = np.array([len(row) for row in whole], dtype=np.int64)
+    return Prefixes(unit_tokens, len(numbers), chain, np.column_stack([np.cumsum(counts) - counts, counts]))
 
 
 def lru_hits(inputs: np.ndarray, outputs: np.ndarray, blocks: list[list[int]], pool: int, unit: int) -> int:

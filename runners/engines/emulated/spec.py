@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.errors import InputError
@@ -85,8 +85,3 @@ def parse_spec(data: Any) -> EmulationSpec:
         raise InputError("must be in 0..1000", field="emulation.faults.slow_factor", value=spec.faults.slow_factor)
     check_tables(spec.tables, "emulation.tables")
     return spec
-
-
-def with_faults(spec: EmulationSpec, **faults: Any) -> EmulationSpec:
-    """The same engine, going wrong."""
-    return replace(spec, faults=replace(spec.faults, **faults))

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
+from planner.catalog.names import Stated, foreign_format, refuse_format, stated_quantisation
 from planner.catalog.tables import DATA, nearest, number, read_csv, simplified, whole
 from planner.errors import InputError, UnknownModelError
 from planner.models import load_config_file, parse, parse_config_text
-from planner.models.parser import precision_in_name
 from planner.models.precision import with_precision
-from planner.models.spec import ModelSpec
+from planner.models.quantization import STORED_BITS
+from planner.models.spec import ModelSpec, Quantization
 
 _SIDE = ".hf_quant_config.json"
-_QUANTISED = re.compile(
-    r"-(fp8|fp8-dynamic|fp8-kv|fp8-block|awq|awq-int4|gptq|gptq-int4|nvfp4|fp4|mxfp4|(quantized\.)?w4a16|quantized\.w8a8)$",
-    re.IGNORECASE,
-)
-"""How checkpoints that quantise another one's weights end their names; the shape is that one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +50,14 @@ def _files() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """The catalogue model that a name means. ``max_position`` and ``precision`` where the name's checkpoint differs."""
+    """The catalogue model that a name means. ``max_position`` and ``precision`` where the name's checkpoint differs;
+    ``stated`` where the name's end states its quantisation.
+    """
 
     model_id: str
     max_position: int | None = None
     precision: str = ""
+    stated: Stated | None = None
 
 
 @cache
@@ -79,12 +77,21 @@ def _aliases() -> dict[str, _Meant]:
 
 
 def _known(text: str) -> _Meant | None:
-    """What ``text`` names; a quantised checkpoint, whoever made it, has the shape of what stands before its suffix."""
+    """What ``text`` names: a model, its quantised checkpoint (the shape of what stands before its suffix), or a copy of
+    either, whoever keeps it, under the same name.
+    """
     found = _aliases().get(simplified(text))
-    if found is not None or not _QUANTISED.search(text):
+    if found is not None or foreign_format(text):
         return found
-    plain = _QUANTISED.sub("", text)
-    return _aliases().get(simplified(plain)) or _aliases().get(simplified(plain.rsplit("/", 1)[-1]))
+    for name in (text, text.rsplit("/", 1)[-1]):
+        found = _aliases().get(simplified(name)) if name != text else None
+        stated = stated_quantisation(name)
+        if found is None and stated is not None:
+            found = _aliases().get(simplified(stated.plain))
+            found = found and replace(found, stated=stated, precision="")
+        if found is not None:
+            return found
+    return None
 
 
 def list_models() -> tuple[str, ...]:
@@ -97,7 +104,7 @@ def get_model(id_or_path: str | os.PathLike[str], *, allow_path: bool = True) ->
 
     ``allow_path=False`` looks in the catalogue alone: for names that come over the network. Beside a config.json an
     hf_quant_config.json is read too. Raises UnknownModelError with the nearest ids, InputError
-    and UnsupportedError as ``planner.models.parse``.
+    and UnsupportedError as ``planner.models.parse``; UnsupportedError for a name of a file format that is not planned.
     """
     text = os.fspath(id_or_path) if isinstance(id_or_path, str | os.PathLike) else ""
     if not text or "\0" in text:
@@ -114,6 +121,7 @@ def get_model(id_or_path: str | os.PathLike[str], *, allow_path: bool = True) ->
     except OSError:
         found = False
     if not found:
+        refuse_format(text)
         raise UnknownModelError(
             "is neither in the catalogue nor a config.json", field="model", value=text, remedy=nearest(text, _files())
         )
@@ -163,13 +171,38 @@ def _catalogue_model(model_id: str, max_position: int | None = None) -> ModelSpe
 def _as_named(meant: _Meant, alias: str) -> ModelSpec:
     """The model as ``alias`` stores it: the same shape; its name may state a quantisation."""
     spec = _catalogue_model(meant.model_id, meant.max_position)
-    precision = meant.precision or precision_in_name(alias)
-    note = f"{alias} has the shape of {spec.model_id}, whose configuration is used."
+    stated = meant.stated or stated_quantisation(alias)
+    precision = meant.precision or (stated.precision if stated else "")
     quantised = with_precision(spec, precision) if precision else spec
-    if alias.startswith("nvidia/") and precision in ("fp8", "fp4"):
-        # NVIDIA's ModelOpt exports of these shapes quantise the KV cache too ("kv_cache_quant_algo": "FP8").
-        quantised = replace(quantised, quantization=replace(quantised.quantization, kv_cache_dtype="fp8"))
+    owner = alias.split("/")[0].lower()
+    if quantised is not spec:
+        quantised = replace(quantised, quantization=_exported(quantised.quantization, owner, stated), notes=spec.notes)
+    note = f"{alias} has the shape of {spec.model_id}, whose configuration is used"
+    if quantised is not spec:
+        covered = "" if precision in ("bf16", "fp16") else ": all linears of the layers, not embedding and head"
+        note += f", in {precision}{covered}"
+    note += "."
     return replace(quantised, notes=(*quantised.notes, note))
+
+
+def _exported(quantization: Quantization, owner: str, stated: Stated | None) -> Quantization:
+    """``quantization`` as the owner's exports have it, where that is known.
+
+    NVIDIA's ModelOpt exports quantise the KV cache too ("kv_cache_quant_algo": "FP8"); Qwen's FP8 checkpoints have a
+    scale for each 128 x 128 weights, as all of them here show.
+    """
+    if owner == "nvidia" and quantization.precision in ("fp8", "fp4"):
+        quantization = replace(quantization, kv_cache_dtype="fp8")
+    if owner == "qwen" and quantization.precision == "fp8":
+        scale = STORED_BITS["fp8_block"] - STORED_BITS["fp8"]
+        quantization = replace(
+            quantization, method="fp8", precision="fp8_block", scale_bits_per_weight=scale, group_size=128
+        )
+    if stated is not None and stated.activation_bits is not None:
+        quantization = replace(quantization, activation_bits=stated.activation_bits)
+    if stated is not None and stated.cache:
+        quantization = replace(quantization, kv_cache_dtype=stated.cache)
+    return quantization
 
 
 @cache

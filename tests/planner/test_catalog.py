@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
 from planner.catalog import (
-    default_price,
     get_gpu,
     get_model,
     get_node_type,
@@ -26,6 +26,7 @@ from planner.catalog import (
     published_params,
 )
 from planner.catalog.gpus import reported_total_gib
+from planner.economics.published import default_price
 from planner.errors import InputError, UnknownGpuError, UnknownModelError, UnsupportedError
 
 
@@ -252,8 +253,77 @@ def test_quantised_checkpoints_have_the_shape_that_they_were_made_of(
     assert "has the shape of" in model.notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "activation_bits", "stored_bits"),
+    [
+        ("Qwen/Qwen3-8B-FP8", "fp8_block", 8, 8 + 32 / 128**2),
+        ("RedHatAI/Qwen3-8B-FP8-dynamic", "fp8", 8, 8.0),
+        ("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int8", "int8", 16, 8.0),
+        ("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4", "int4", 16, 4.125),
+        ("someone/Qwen3-30B-A3B-Instruct-2507-AWQ-4bit", "int4", 16, 4.125),
+        ("someone/gemma-3-27b-it-int4-awq", "int4", 16, 4.125),
+        ("someone/Qwen3-8B-NVFP4A16", "fp4", 16, 4.5),
+    ],
+)
+def test_the_end_of_a_name_states_how_weights_are_stored(
+    name: str, precision: str, activation_bits: int, stored_bits: float
+) -> None:
+    quantization = get_model(name).quantization
+    assert (quantization.precision, quantization.activation_bits) == (precision, activation_bits)
+    assert quantization.weight_bits + quantization.scale_bits_per_weight == pytest.approx(stored_bits)
+
+
+def test_exports_of_qwen_are_stored_as_those_whose_configuration_is_here() -> None:
+    by_name, by_config = get_model("Qwen/Qwen3-14B-FP8").quantization, get_model("Qwen/Qwen3-32B-FP8").quantization
+    for field in ("precision", "weight_bits", "scale_bits_per_weight", "activation_bits", "group_size"):
+        assert getattr(by_name, field) == getattr(by_config, field), field
+
+
+def test_the_cache_of_an_export_is_what_its_owner_or_name_says() -> None:
+    assert get_model("nvidia/Llama-3.1-8B-Instruct-FP8").quantization.kv_cache_dtype == "fp8"
+    assert get_model("amd/Llama-3.1-8B-Instruct-FP8-KV").quantization.kv_cache_dtype == "fp8"
+    assert get_model("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic").quantization.kv_cache_dtype is None
+
+
+def test_a_copy_kept_by_somebody_else_is_known_by_its_name() -> None:
+    copy = get_model("unsloth/Meta-Llama-3.1-8B-Instruct")
+    assert copy.total_params == get_model("meta-llama/Meta-Llama-3.1-8B-Instruct").total_params
+    assert copy.notes[-1].startswith("unsloth/Meta-Llama-3.1-8B-Instruct has the shape of")
+    assert get_model("NousResearch/Meta-Llama-3-8B-Instruct").max_position == 8192
+    assert get_model("someone/gpt-oss-20b-BF16").quantization.method == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("unsloth/gpt-oss-20b-GGUF", "GGUF"),
+        ("bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "GGUF"),
+        ("mlx-community/Qwen3-8B-4bit", "MLX"),
+        ("lmstudio-community/Qwen3-8B-MLX-4bit", "MLX"),
+        ("mlx-community/gpt-oss-20b-MXFP4", "MLX"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "bitsandbytes"),
+        ("turboderp/Llama-3.1-8B-Instruct-exl2", "ExLlama"),
+        ("onnx-community/Llama-3.2-1B-Instruct-ONNX", "ONNX"),
+        ("OpenVINO/Qwen3-8B-int4-ov", "OpenVINO"),
+    ],
+)
+def test_formats_that_are_not_planned_are_named_with_a_remedy(name: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason) as refused:
+        get_model(name, allow_path=False)
+    assert "safetensors repository" in refused.value.remedy
+    assert refused.value.field == "model"
+
+
+def test_a_folder_named_after_a_format_is_read_all_the_same(tmp_path) -> None:
+    """The name refuses only what it alone tells of: a config.json tells more."""
+    folder = tmp_path / "Qwen3-0.6B-GGUF"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(get_model("Qwen/Qwen3-0.6B").config))
+    assert get_model(folder).total_params == get_model("Qwen/Qwen3-0.6B").total_params
+
+
 def test_a_suffix_that_is_no_quantisation_is_no_name() -> None:
-    for wrong in ("Qwen/Qwen3-32B-abliterated", "someone/nonesuch-FP8", "Qwen/Qwen3-32B-GPTQ-Int8"):
+    for wrong in ("Qwen/Qwen3-32B-abliterated", "someone/nonesuch-FP8", "Qwen/Qwen3-32B-GPTQ-Int3"):
         with pytest.raises(UnknownModelError):
             get_model(wrong)
 

@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from controlplane.api.serializers import catalogue as shapes
 from controlplane.api.views.base import ApiMixin
 from planner import catalog
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
 from planner.jsonio import to_json
 
 SEARCH = OpenApiParameter("search", OpenApiTypes.STR, description="Only what holds this text, in any of its words.")
@@ -108,7 +108,7 @@ class ModelView(ApiMixin, APIView):
         """One model by id or alias: its layers as the planner sees them, and where the configuration is from."""
         try:
             spec = catalog.get_model(name, allow_path=False)
-        except InputError as error:
+        except PlannerError as error:
             raise Http404(str(error)) from error
         source = catalog.model_source(spec.model_id) if spec.model_id in catalog.list_models() else None
         return Response({"spec": to_json(spec), "source": to_json(source)})

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from planner.catalog.traces import RateProfile
 from planner.errors import InputError
+from planner.plan_types import PlanRequest, PlanWorkload
 from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.types import Load
-
-if TYPE_CHECKING:
-    from planner.plan_types import PlanRequest, PlanWorkload
 
 WEEK_HOURS = 168
 MOST_OF_AN_HOUR = 1e12

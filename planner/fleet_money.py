@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from planner.catalog import default_price, get_gpu
+from planner.catalog import get_gpu
 from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate
 from planner.economics.operations import OperationsCosts
 from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price, price_terms
+from planner.economics.published import default_price
 from planner.economics.tariff import EnergyPrice, hourly_prices
 from planner.economics.types import GpuHourPrice, PriceSheet, PriceTerm
 from planner.errors import InputError, PlannerError, UnknownGpuError

@@ -21,11 +21,11 @@ from controlplane.core.services import delete_record, save_record
 from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
-from planner import catalog
 from planner.catalog.mig import canonical_profile
 from planner.economics.currency import BASE, Converter
 from planner.economics.currency import ExchangeRate as Rate
 from planner.economics.price import RentalInputs, TcoInputs, gpu_hour_price
+from planner.economics.published import default_price
 from planner.economics.tariff import TariffBand
 from planner.economics.types import EnergyPrice, GpuHourPrice
 from planner.errors import PlannerError
@@ -129,7 +129,7 @@ def price_at(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None =
     Raises UnsupportedError when neither is known.
     """
     found = price_row(gpu_model, site, on)
-    return catalog.default_price(gpu_model.name) if found is None else hour_price(found)
+    return default_price(gpu_model.name) if found is None else hour_price(found)
 
 
 def price_currency(gpu_model: GpuModel, site: Site | None = None, on: dt.date | None = None) -> str:

@@ -17,7 +17,7 @@ from planner.catalog.models import (
     model_source,
     published_params,
 )
-from planner.catalog.prices import default_price, price_facts
+from planner.catalog.prices import price_facts
 from planner.catalog.traces import (
     RateProfile,
     TraceData,
@@ -34,7 +34,6 @@ __all__ = [
     "RateProfile",
     "TraceData",
     "check_partition",
-    "default_price",
     "get_gpu",
     "get_model",
     "get_node_type",

@@ -11,6 +11,7 @@ from planner.economics.currency import Converter, ExchangeRate
 from planner.economics.energy import power_model, power_w
 from planner.economics.operations import OperationsCosts, operations_use
 from planner.economics.price import Offer, RentalInputs, TcoInputs, gpu_hour_price, price_terms, with_price
+from planner.economics.published import default_price
 from planner.economics.tariff import EnergyPrice, TariffBand
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "TcoInputs",
     "break_even_utilisation",
     "break_even_with_cloud",
+    "default_price",
     "gpu_hour_price",
     "operations_use",
     "power_model",

@@ -12,6 +12,7 @@ from controlplane.core.services import save_record
 from controlplane.inventory.models import GpuModel, Node, NodeType, Price, Site
 from controlplane.inventory.services import sync_gpus
 from planner import catalog
+from planner.economics.published import default_price
 from planner.errors import UnsupportedError
 
 VALID_FROM = dt.date(2026, 1, 1)
@@ -128,7 +129,7 @@ def _price(model: GpuModel) -> None:
     if model.prices.exists():
         return
     try:
-        found = catalog.default_price(model.name)
+        found = default_price(model.name)
         usd, source, basis = found.usd_per_gpu_hour, found.source, Price.Basis.CATALOGUE
     except UnsupportedError:
         if model.name not in STATED_PRICES:

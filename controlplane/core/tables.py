@@ -1,4 +1,6 @@
-"""Reading a CSV or XLSX file that somebody else wrote: bounded, strict, with the place of each fault."""
+"""Tables that go in and out. Reading a CSV or XLSX file that somebody else wrote: bounded, strict, with the place of
+each fault. Writing: cells that no spreadsheet takes for a formula.
+"""
 
 from __future__ import annotations
 
@@ -150,3 +152,8 @@ def _checked(rows: list[list[Any]]) -> tablib.Dataset:
     if problems:
         raise TableError(problems)
     return tablib.Dataset(*rows[1:], headers=headers)
+
+
+def inert(cell: Any) -> Any:
+    """``cell``, text that a spreadsheet would take for a formula made plain text."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else cell

@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.dashboard import figures_cost
 from controlplane.dashboard.chart import Chart
-from controlplane.planning.report import Bill, BillRow, bill
+from controlplane.planning.bill import Bill, BillRow, bill
 from planner.economics.cost import MTOK, break_even_with_cloud
 from planner.economics.currency import Converter
 from planner.economics.types import PriceSheet, PriceTerm

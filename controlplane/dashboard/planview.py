@@ -21,7 +21,7 @@ from controlplane.dashboard.planrow import (
     margin_bar,
     usd_per_mtok,
 )
-from controlplane.planning.report import Bill, output_price
+from controlplane.planning.bill import Bill, output_price
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
+from controlplane.core.tables import inert
+from controlplane.planning.bill import output_price, placed_mixes
 from controlplane.planning.models import Plan
-from controlplane.planning.report import output_price, placed_mixes
 from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate, symbol
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
@@ -161,20 +162,12 @@ def as_csv(found: Comparison) -> bytes:
     """Everything as one table: section, item, field, unit, a column for each plan, and whether they differ."""
     text = io.StringIO(newline="")
     write = csv.writer(text).writerow
-    write(
-        [
-            "Section",
-            "Item",
-            "Field",
-            "Unit",
-            *(f"{p}: {p.title}" if p.title else str(p) for p in found.plans),
-            "Differs",
-        ]
-    )
+    titles = [inert(f"{plan}: {plan.title}" if plan.title else str(plan)) for plan in found.plans]
+    write(["Section", "Item", "Field", "Unit", *titles, "Differs"])
 
     def line(section: str, item: str, field: str, unit: str, values: Sequence[Any]) -> None:
-        cells = ["" if value is None else _inert(value) for value in values]
-        write([section, _inert(item), field, unit, *cells, "yes" if len(set(map(str, values))) > 1 else ""])
+        cells = ["" if value is None else inert(value) for value in values]
+        write([section, inert(item), field, unit, *cells, "yes" if len(set(map(str, values))) > 1 else ""])
 
     for total in found.totals:
         line("Totals", "", total.word, total.unit, total.values)
@@ -384,8 +377,3 @@ def _short(value: Any) -> str:
     if value is None or value == "":
         return "not set"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _inert(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula, made plain text."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

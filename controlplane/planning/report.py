@@ -1,33 +1,20 @@
-"""The bill of a plan as a table for people who pay it: what is placed for each workload, and what a month of it costs.
-
-Every amount is rounded to the cent such that rows and columns add up: parts to the row, rows to the total.
-"""
+"""The bill of a plan as files for people who pay it: CSV, and a workbook with what the bill rests on."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from decimal import Decimal
-from fractions import Fraction
-from typing import Any
 
-from planner.economics.classes import factor_of
-from planner.economics.money import CENT, money, round_parts, split_exactly
+from controlplane.core.tables import inert
+from controlplane.planning.bill import Bill, BillRow, bill
 from planner.economics.tariff import mean_usd_per_kwh
 from planner.evidence import Interval
-from planner.placement.devices import gpus_worth, usd_per_hour
-from planner.placement.siteenergy import electricity_at, holds_electricity
-from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
-from planner.serving.types import Performance
-from planner.units import HOURS_PER_MONTH
+from planner.plan_types import PlanRequest, PlanResult, PlanWorkload
 from planner.words import ENGINE_LABEL
 
-GPU_PARTS = "GPUs"  # labels of a cost breakdown that begin so are the GPU bill: carried load, idle head-room
-HEAD_ROOM = "GPUs, idle head-room"
-PEOPLE, ELECTRICITY = "people", "electricity"
 IDLE = "Owned GPUs left idle"
 COLUMNS = (
     "Workload", "Tenant", "Model", "Engine", "Engine version", "GPU", "GPUs", "Replicas", "Nodes", "Planned load",
@@ -37,217 +24,6 @@ COLUMNS = (
 )  # fmt: skip
 LAST = ("$ per month", "Evidence", "Remarks")
 Cell = str | int | float | Decimal | None
-
-
-@dataclass(frozen=True, slots=True)
-class BillRow:
-    """What one candidate serves of one workload. ``parts`` add up to ``usd_per_month``; $ per million divide all of it.
-
-    ``candidate`` None: nothing is placed, ``remark`` says why. ``carried`` is the share of the planned load, 0..1.
-    """
-
-    workload: PlanWorkload
-    candidate: Candidate | None = None
-    replicas: int = 0
-    gpus: Decimal = Decimal(0)  # a part of one where it is shared or a slice
-    nodes: tuple[str, ...] = ()
-    carried: float = 0.0
-    parts: tuple[tuple[str, Decimal], ...] = ()
-    mtok_input: Decimal = Decimal(0)
-    mtok_output: Decimal = Decimal(0)
-    remark: str = ""
-    scale: Decimal = Decimal(1)  # replicas placed / replicas of the candidate
-    performance: Performance | None = None  # of a part of a mix, at its share; None: the candidate's own
-
-    @property
-    def idle_usd_per_month(self) -> Decimal:
-        """What of the bill stands idle as head-room."""
-        return sum((usd for label, usd in self.parts if label == HEAD_ROOM), Decimal(0).quantize(CENT))
-
-    @property
-    def usd_per_month(self) -> Decimal:
-        """The row's bill."""
-        return sum((usd for _, usd in self.parts), Decimal(0).quantize(CENT))
-
-    def usd_per_mtok(self, mtok: Decimal) -> Decimal | None:
-        """The whole bill over ``mtok`` million tokens; None where none is served."""
-        return (self.usd_per_month / mtok).quantize(Decimal("0.000001")) if mtok > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """All rows, and the owned GPUs that the plan leaves idle (per month of 730 hours); all in ``currency``."""
-
-    rows: tuple[BillRow, ...]
-    idle_usd_per_month: Decimal
-    currency: str = "USD"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the cost parts, in order of first appearance."""
-        return tuple(dict.fromkeys(label for row in self.rows for label, _ in row.parts))
-
-    @property
-    def usd_per_month(self) -> Decimal:
-        """Of all workloads."""
-        return sum((row.usd_per_month for row in self.rows), Decimal(0).quantize(CENT))
-
-    @property
-    def by_tenant(self) -> dict[str, tuple[BillRow, ...]]:
-        """Rows of each tenant, by name; "" for what belongs to nobody in particular."""
-        names = sorted({row.workload.tenant for row in self.rows})
-        return {name: tuple(row for row in self.rows if row.workload.tenant == name) for name in names}
-
-
-def output_price(costs: Iterable[Mapping[str, Any]]) -> Decimal | None:
-    """USD per million output tokens of several costs (JSON of CostBreakdown) together: their bills over their output
-    tokens; None where no output is served.
-    """
-    usd, tokens = Decimal(0), Decimal(0)
-    for cost in costs:
-        if cost.get("usd_per_mtok_output"):
-            month, each = Decimal(str(cost["usd_per_month"])), Decimal(str(cost["usd_per_mtok_output"]))
-            usd += month
-            tokens += month / each if each else Decimal(0)
-    return usd / tokens if tokens else None
-
-
-def placed_mixes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """By workload the mix that a plan (JSON of PlanResult) places: its figures are those of the whole workload."""
-    return {mix["workload"]: mix for mix in result.get("mixes") or () if mix["placed"]}
-
-
-def bill(request: PlanRequest, result: PlanResult) -> Bill:
-    """The bill of ``result``: one row for each workload and candidate placed, in the order of the request."""
-    by_id = {candidate.id: candidate for candidate in result.candidates}
-    nodes = {node.name: node for node in (*request.nodes, *result.purchased_nodes)}
-    missing = {
-        entry.workload: f"{entry.replicas} replicas without a place: {entry.reason}" for entry in result.unplaced
-    }
-    rows: list[BillRow] = []
-    for workload in request.workloads:
-        placed: dict[str, list[Placement]] = {}
-        for placement in result.placements:
-            if placement.workload == workload.name:
-                placed.setdefault(placement.candidate_id, []).append(placement)
-        remark = missing.get(workload.name, "")
-        if not placed:
-            rows.append(BillRow(workload, remark=remark or "Nothing is placed."))
-            continue
-        shares = _shares({key: _replicas(parts) for key, parts in placed.items()}, by_id)
-        mix = next((mix for mix in result.mixes if mix.placed and mix.workload == workload.name), None)
-        if mix is not None:
-            shares |= {part.candidate_id: part.share * mix.carried for part in mix.parts}
-        seen = {part.candidate_id: part.performance for part in mix.parts} if mix is not None else {}
-        rows += [
-            replace(
-                _row(workload, by_id[key], placed[key], nodes, shares[key], remark, request), performance=seen.get(key)
-            )
-            for key in placed
-        ]
-    rows = _engines_once(rows, request)
-    return Bill(tuple(rows), money(result.idle_usd_per_hour * HOURS_PER_MONTH), request.currency)
-
-
-def _engines_once(rows: Sequence[BillRow], request: PlanRequest) -> list[BillRow]:
-    """People that an engine takes are paid once for the plan: its workloads share them, to the cent."""
-    costs = request.operations
-    usd = costs.people_hours_per_engine_month * costs.people_usd_per_hour
-    if not usd:
-        return list(rows)
-    sharing: dict[str, list[int]] = {}
-    for at, row in enumerate(rows):
-        if row.candidate is not None and row.candidate.settings is not None:
-            sharing.setdefault(row.candidate.settings.engine.value, []).append(at)
-    found = list(rows)
-    for members in sharing.values():
-        shares = split_exactly(usd, [Decimal(1)] * len(members))
-        for at, share in zip(members, shares, strict=True):
-            row = found[at]
-            alone = money(usd * row.scale)
-            parts = tuple((name, amount - alone + share if name == PEOPLE else amount) for name, amount in row.parts)
-            found[at] = replace(row, parts=parts)
-    return found
-
-
-def _replicas(parts: Iterable[Placement]) -> int:
-    return len({part.replica for part in parts})
-
-
-def _shares(replicas: dict[str, int], by_id: dict[str, Candidate]) -> dict[str, float]:
-    """Share of the demand that each candidate carries: by what its replicas could carry, at most all of it."""
-    able = {}
-    for key, count in replicas.items():
-        candidate = by_id[key]
-        able[key] = count * (candidate.replica_share or 1 / max(candidate.replicas, 1))
-    return {key: share / max(sum(able.values()), 1.0) for key, share in able.items()}
-
-
-def _row(
-    workload: PlanWorkload,
-    candidate: Candidate,
-    placed: Sequence[Placement],
-    nodes: dict[str, PlanNode],
-    carried: float,
-    remark: str,
-    request: PlanRequest,
-) -> BillRow:
-    replicas, cost = _replicas(placed), candidate.cost
-    worth = sum((gpus_worth(part, nodes[part.node].gpu) for part in placed), Fraction(0))
-    gpus = round(Decimal(worth.numerator) / worth.denominator, 3).normalize()
-    hours = Decimal(str(workload.hours_per_month))
-    classes, name = request.price_classes, workload.price_class
-    gpu_usd = hours * sum(
-        (usd_per_hour(part, nodes[part.node]) * factor_of(classes, name, nodes[part.node].pool) for part in placed),
-        Decimal(0),
-    )
-    known = cost.parts if cost is not None else ()
-    on_gpus = [(label, usd) for label, usd in known if label.startswith(GPU_PARTS)]
-    if not sum(usd for _, usd in on_gpus):
-        on_gpus = [(GPU_PARTS, Decimal(1))]
-    divided = split_exactly(gpu_usd, [usd for _, usd in on_gpus])
-    whole_bill = replicas == candidate.replicas and abs(sum((usd for _, usd in on_gpus), -gpu_usd)) <= CENT
-    if whole_bill:
-        divided = tuple(usd for _, usd in on_gpus)  # to the cent what the plan's page says
-    scale = Decimal(replicas) / Decimal(max(candidate.replicas, 1))
-    others = [(label, usd * scale) for label, usd in known if not label.startswith(GPU_PARTS) and label != ELECTRICITY]
-    electricity = _electricity(workload, candidate, placed, nodes, request)
-    if electricity is not None:
-        others.append((ELECTRICITY, electricity * hours))
-    tokens = (cost.mtok_input_per_month, cost.mtok_output_per_month) if cost is not None else (Decimal(0), Decimal(0))
-    share = Decimal(str(carried))
-    return BillRow(
-        workload=workload,
-        candidate=candidate,
-        replicas=replicas,
-        gpus=gpus,
-        nodes=tuple(sorted({part.node for part in placed})),
-        carried=carried,
-        parts=(*zip((label for label, _ in on_gpus), divided, strict=True), *round_parts(others)),
-        mtok_input=(tokens[0] * share).quantize(Decimal("0.000001")),
-        mtok_output=(tokens[1] * share).quantize(Decimal("0.000001")),
-        remark=remark,
-        scale=scale,
-    )
-
-
-def _electricity(
-    workload: PlanWorkload,
-    candidate: Candidate,
-    placed: Sequence[Placement],
-    nodes: dict[str, PlanNode],
-    request: PlanRequest,
-) -> Decimal | None:
-    """An hour of it, at the site of each replica; None where power is unknown or GPU prices hold it."""
-    found = [
-        electricity_at(
-            request, workload, candidate.gpu, candidate.watts_per_gpu, len(part.gpu_indexes), nodes[part.node].site
-        )
-        for part in placed
-        if not holds_electricity(nodes[part.node].price)
-    ]
-    known = [usd for usd in found if usd is not None]
-    return sum(known, Decimal(0)) if known else None
 
 
 def table(found: Bill) -> list[list[Cell]]:
@@ -382,7 +158,7 @@ def month_table(request: PlanRequest, result: PlanResult) -> list[list[Cell]]:
 def as_csv(name: str, request: PlanRequest, result: PlanResult) -> bytes:
     """The bill as CSV (UTF-8 with a mark, so that spreadsheets read it right)."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([_inert(cell) for cell in line] for line in table(bill(request, result)))
+    csv.writer(text).writerows([inert(cell) for cell in line] for line in table(bill(request, result)))
     return text.getvalue().encode("utf-8-sig")
 
 
@@ -402,7 +178,7 @@ def as_xlsx(name: str, request: PlanRequest, result: PlanResult) -> bytes:
     for at, (title, lines) in enumerate(sheets):
         sheet = book.create_sheet(title, at)
         for line in lines:
-            sheet.append([_inert(cell) for cell in line])
+            sheet.append([inert(cell) for cell in line])
         for column in range(1, sheet.max_column + 1):
             widest = max(len(str(cell.value or "")) for cell in sheet[get_column_letter(column)][1:] or ())
             sheet.column_dimensions[get_column_letter(column)].width = min(48, max(12, widest + 2))
@@ -420,8 +196,3 @@ def as_xlsx(name: str, request: PlanRequest, result: PlanResult) -> bytes:
     buffer = io.BytesIO()
     book.save(buffer)
     return buffer.getvalue()
-
-
-def _inert(cell: Cell) -> Cell:
-    """Text that a spreadsheet would take for a formula, made plain text."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else cell

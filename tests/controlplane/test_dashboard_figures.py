@@ -23,7 +23,7 @@ from controlplane.dashboard import (
     planrow,
     planview,
 )
-from controlplane.planning.report import bill
+from controlplane.planning.bill import bill
 from planner.jsonio import to_json
 from tests.controlplane import plan_answer, plan_fixture
 

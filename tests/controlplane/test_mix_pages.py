@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 
 from controlplane.dashboard import mixview, planview
+from controlplane.planning.bill import bill
 from controlplane.planning.comparing import _served
-from controlplane.planning.report import bill
 from planner.jsonio import to_json
 from planner.plan_types import Placement, PlanResult
 from tests.controlplane import fleet_fixture

@@ -17,6 +17,7 @@ from django.test import Client
 
 from controlplane.core.models import Role
 from controlplane.planning import report
+from controlplane.planning.bill import bill
 from controlplane.planning.models import Plan
 from planner.jsonio import from_json
 from planner.plan_types import PlanRequest, PlanResult
@@ -131,12 +132,10 @@ def test_the_workbook_says_the_same_as_numbers(sample: dict[str, Any], reader: C
 
 def test_half_of_the_replicas_cost_half(answer: tuple[PlanRequest, PlanResult]) -> None:
     request, result = answer
-    whole = next(row for row in report.bill(request, result).rows if row.replicas % 2 == 0)
+    whole = next(row for row in bill(request, result).rows if row.replicas % 2 == 0)
     name = whole.workload.name
     kept = [p for p in result.placements if p.workload != name or p.replica % 2 == 0]
-    half = next(
-        row for row in report.bill(request, replace(result, placements=tuple(kept))).rows if row.workload.name == name
-    )
+    half = next(row for row in bill(request, replace(result, placements=tuple(kept))).rows if row.workload.name == name)
     assert half.replicas * 2 == whole.replicas
     assert abs(half.usd_per_month * 2 - whole.usd_per_month) <= Decimal("0.05")
     assert half.carried < whole.carried <= 1
@@ -144,7 +143,7 @@ def test_half_of_the_replicas_cost_half(answer: tuple[PlanRequest, PlanResult]) 
 
 def test_a_workload_without_a_place_costs_nothing_and_says_why(answer: tuple[PlanRequest, PlanResult]) -> None:
     request, result = answer
-    rows = report.bill(request, replace(result, placements=())).rows
+    rows = bill(request, replace(result, placements=())).rows
     assert all(row.usd_per_month == 0 and row.candidate is None and row.remark for row in rows)
 
 

@@ -149,7 +149,7 @@ def test_the_sums_of_the_workloads_are_the_bill(base: Plan, planner: User) -> No
 
 def test_the_table_holds_everything_and_no_formula(base: Plan, planner: User) -> None:
     other = changed(base, planner)
-    other.title = "=cmd"
+    base.scenario.name = other.scenario.name = "=cmd"
     rows = list(csv.reader(io.StringIO(comparing.as_csv(comparing.compare([base, other])).decode("utf-8-sig"))))
     assert rows[0][:4] == ["Section", "Item", "Field", "Unit"]
     assert {row[0] for row in rows[1:]} >= {"Totals", "Workloads", "Workloads asked", "Placement"}

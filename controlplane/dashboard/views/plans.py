@@ -33,8 +33,8 @@ from controlplane.deployments import settling
 from controlplane.jobs.models import Job
 from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
+from controlplane.planning.bill import bill
 from controlplane.planning.models import Plan, Scenario
-from controlplane.planning.report import bill
 from planner.errors import PlannerError
 
 CANDIDATES = 14

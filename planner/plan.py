@@ -21,7 +21,7 @@ from planner.placement.candidates import candidates, gpu_pools
 from planner.placement.devices import restored, restored_moves, usd_per_hour, with_slices
 from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
-from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Verdict
+from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
 from planner.recommend.engineplans import cheaper_alone, engine_plans, plans_alone
 from planner.recommend.flips import flip_points
 from planner.recommend.mixes import mix_of
@@ -30,6 +30,7 @@ from planner.recommend.rules import rules_of_thumb
 from planner.recommend.runway import outlook
 from planner.recommend.verdict import verdict
 from planner.serving.sessions import check_sessions
+from planner.verdict_types import Verdict
 
 SIZING_SHARE = 0.7  # of the progress bar
 PLACING_SHARE = 0.85

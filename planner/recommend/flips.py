@@ -14,11 +14,12 @@ from typing import Any
 
 from planner.catalog import get_model
 from planner.placement.sizing import demand_per_s
-from planner.plan_types import Candidate, CurveAt, FlipPoint, PlanRequest, PlanWorkload
+from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.resizing import Rates, adapted, cheapest_of_each, rates_of, redeployed, resized
 from planner.recommend.verdict import engine_of
 from planner.serving.types import Lengths
+from planner.verdict_types import CurveAt, FlipPoint
 from planner.words import ENGINE_LABEL, article, figure
 
 GRID = 81

@@ -23,12 +23,13 @@ from planner.mix_types import Mix
 from planner.models.sharding import total_weights_bytes
 from planner.placement.candidates import gpu_of_nodes
 from planner.placement.sizing import instance
-from planner.plan_types import Candidate, EnginePlan, PlanRequest, PlanWorkload, RuleOfThumb
+from planner.plan_types import Candidate, EnginePlan, PlanRequest, PlanWorkload
 from planner.recommend.verdict import SAME, engine_of
 from planner.serving.arrivals import request_set
 from planner.serving.predict import predict
 from planner.serving.types import Load
 from planner.units import GIB
+from planner.verdict_types import RuleOfThumb
 from planner.words import ENGINE_LABEL, place_words, whole
 
 Outcome = Literal["confirmed", "refuted", "mixed", "unsettled", "not_testable"]

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from planner.demand import growth_until
 from planner.economics.money import money
 from planner.placement.problem import replicas_needed
-from planner.plan_types import Candidate, MonthView, Placement, PlanNode, PlanRequest, PlanWorkload, Runway
+from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanWorkload
 from planner.recommend.costing import electricity_per_replica, gpu_basis, gpu_price
 from planner.units import HOURS_PER_MONTH
+from planner.verdict_types import MonthView, Runway
 
 
 def outlook(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from planner.placement.sizing import demand_per_s
-from planner.plan_types import Candidate, PlanRequest, PlanWorkload, Sensitivity
+from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, gpu_price, usd_per_hour
+from planner.verdict_types import Sensitivity
 
 SWING = 0.2  # low and high of an input that has no band of its own
 

@@ -11,10 +11,11 @@ from planner.economics.currency import symbol
 from planner.economics.energy import joules_per_token
 from planner.evidence import Evidence, Interval
 from planner.mix_types import Mix
-from planner.plan_types import Candidate, FlipPoint, Placement, PlanRequest, PlanWorkload, Sensitivity, Verdict
+from planner.plan_types import Candidate, Placement, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
 from planner.recommend.room import finds_room
 from planner.recommend.tornado import tornado
+from planner.verdict_types import FlipPoint, Sensitivity, Verdict
 from planner.words import ENGINE_LABEL, figure, place_words, whole
 
 SAME = 0.005  # costs closer than half a percent are the same bill

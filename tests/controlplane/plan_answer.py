@@ -7,18 +7,8 @@ from decimal import Decimal
 from planner.engines.types import EngineName
 from planner.evidence import Evidence, Interval
 from planner.mix_types import Mix, MixFlip, MixPart, MixRival
-from planner.plan_types import (
-    Baseline,
-    Candidate,
-    EnginePlan,
-    FlipPoint,
-    Placement,
-    PlanResult,
-    RuleOfThumb,
-    StrandedReport,
-    Unplaced,
-    Verdict,
-)
+from planner.plan_types import Baseline, Candidate, EnginePlan, Placement, PlanResult, StrandedReport, Unplaced
+from planner.verdict_types import FlipPoint, RuleOfThumb, Verdict
 from tests.controlplane.plan_fixture import PRICES, WORKLOADS, candidate, nodes, refused
 
 _V, _T = EngineName.VLLM, EngineName.TENSORRT_LLM

@@ -25,7 +25,8 @@ from controlplane.planning.models import Scenario
 from controlplane.workloads.models import Workload
 from planner.economics.operations import OperationsCosts
 from planner.economics.tariff import EnergyPrice
-from planner.plan_types import ApiPrice, MonthView, PlanRequest, PlanResult, PriceClass, SiteEnergy
+from planner.plan_types import ApiPrice, PlanRequest, PlanResult, PriceClass, SiteEnergy
+from planner.verdict_types import MonthView
 from tests.controlplane import fleet_fixture
 
 pytestmark = pytest.mark.django_db

@@ -1,28 +1,16 @@
-"""The integer programme in HiGHS: workload x candidate x class of nodes -> replicas.
-
-Variables: x (option chosen), n (replicas of a choice on a class), s (share of a workload left unserved), b (nodes
-bought), y (choice in use, only for a freely split workload that needs a spare), k (replicas that stay where they are).
-
-Packing is exact in the aggregate when the replica sizes on a class divide one another (1, 2, 4, 8): then replicas fit
-iff for every size s the GPUs of all replicas of at least s do not exceed the sum over bins of floor(free / s) x s
-(largest first wastes nothing that the bound does not count). Otherwise bin patterns are enumerated.
-"""
+"""The integer programme of a placement in HiGHS: solved for one aim after the other."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 
 import highspy
 import numpy as np
 
-from planner.placement.fleet import NodeClass, bins_of
-from planner.placement.problem import Choice, Crowd, Problem
+from planner.placement.formulation import Formulation
+from planner.placement.problem import Problem
 
-MOVE_SHARE = 0.002  # a move may cost this share of the replica's hourly price: it decides between equal plans only
-SHARE_TIE = 1e-6  # USD an hour: between equal plans the one with fewer neighbours on a GPU wins
 THREADS = 1  # HiGHS keeps one thread pool per process: another number elsewhere in it would be refused
 _TOLERANCE = 1e-6
 
@@ -72,7 +60,7 @@ class _QuietHighs(highspy.Highs):
 
 
 class Programme:
-    """One HiGHS model of a problem. ``minimise_unserved`` and ``minimise_cost`` are solved one after the other."""
+    """One HiGHS model of a problem: solved for least unserved, then least spent on new nodes, then least cost."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
         self._problem = problem
@@ -83,23 +71,18 @@ class Programme:
             ("mip_feasibility_tolerance", _TOLERANCE),
         ):
             self._h.setOptionValue(key, value)
-        self._cost: list[float] = []
-        self._integer: list[bool] = []
-        self._lower: list[float] = []
-        self._upper: list[float] = []
-        self._rows: list[tuple[float, float, dict[int, float]]] = []
-        self.x: dict[int, int] = {}
-        self.n: dict[tuple[int, int], int] = {}
-        self.s: dict[int, int] = {}
-        self.b: dict[int, int] = {}
-        self.hosts: dict[tuple[int, Crowd], int] = {}
-        self._spend: int | None = None
-        self._build()
+        self._form = Formulation(problem)
+        self._load()
+
+    @property
+    def may_buy(self) -> bool:
+        """Whether there are nodes to buy."""
+        return bool(self._form.b)
 
     def minimise_unserved(self, weights: dict[int, float], time_limit_s: float) -> Solved:
         """Least weighted share of demand left out."""
-        cost = np.zeros(len(self._cost))
-        for workload, column in self.s.items():
+        cost = np.zeros(len(self._form.cost))
+        for workload, column in self._form.s.items():
             cost[column] = weights[workload]
         return self._solve(cost, {}, time_limit_s, 1e-4, None)
 
@@ -107,9 +90,9 @@ class Programme:
         self, unserved: dict[int, float], time_limit_s: float, gap: float, start: Counts | None
     ) -> Solved:
         """Least USD an hour of nodes bought: what is owned is paid for, so it is used before anything is bought."""
-        cost = np.zeros(len(self._cost))
-        if self._spend is not None:
-            cost[self._spend] = 1.0
+        cost = np.zeros(len(self._form.cost))
+        if self._form.spend is not None:
+            cost[self._form.spend] = 1.0
         return self._solve(cost, self._served(unserved), time_limit_s, gap, start)
 
     def minimise_cost(
@@ -125,244 +108,25 @@ class Programme:
         ``spend_usd_per_hour`` is the most that nodes bought may cost.
         """
         bounds = self._served(unserved)
-        if spend_usd_per_hour is not None and self._spend is not None:
-            bounds[self._spend] = (0.0, spend_usd_per_hour * (1 + _TOLERANCE))
-        return self._solve(np.array(self._cost), bounds, time_limit_s, gap, start)
+        if spend_usd_per_hour is not None and self._form.spend is not None:
+            bounds[self._form.spend] = (0.0, spend_usd_per_hour * (1 + _TOLERANCE))
+        return self._solve(np.array(self._form.cost), bounds, time_limit_s, gap, start)
 
     def _served(self, unserved: dict[int, float]) -> dict[int, tuple[float, float]]:
-        return {self.s[workload]: (0.0, share + _TOLERANCE if share else 0.0) for workload, share in unserved.items()}
-
-    # -- building ------------------------------------------------------------------------------------------------------
-
-    def _column(self, cost: float, upper: float, integer: bool = True) -> int:
-        self._cost.append(cost)
-        self._lower.append(0.0)
-        self._upper.append(upper)
-        self._integer.append(integer)
-        return len(self._cost) - 1
-
-    def _row(self, low: float, high: float, terms: dict[int, float]) -> None:
-        if terms:
-            self._rows.append((low, high, terms))
-
-    def _build(self) -> None:
-        problem = self._problem
-        for choice in problem.choices:
-            for k in choice.classes:
-                cost = problem.usd_per_hour(choice, problem.classes[k]) + SHARE_TIE * (choice.sharers - 1)
-                self.n[choice.index, k] = self._column(cost, float(choice.needed))
-        for group in problem.classes:
-            if group.purchase:
-                price = group.pattern.gpus * float(group.pattern.price.usd_per_gpu_hour)
-                self.b[group.index] = self._column(price, float(group.buy_limit or 10**6))
-        self._shared_rows()
-        for workload in range(len(problem.workloads)):
-            self.s[workload] = self._column(0.0, 1.0, integer=False)
-            if workload in problem.covers:
-                self._cover_rows(workload)
-            else:
-                self._option_rows(workload)
-            if problem.workloads[workload].spread:
-                self._spread_rows(workload)
-        for group in problem.classes:
-            self._capacity_rows(group)
-        self._purchase_rows()
-        self._keep_rows()
-        self._load()
-
-    def _option_rows(self, workload: int) -> None:
-        """At most one option; its replicas stand somewhere or are missing, and what is missing counts as unserved."""
-        problem = self._problem
-        own = [(i, option) for i, option in enumerate(problem.options) if option.workload == workload]
-        for i, _ in own:
-            self.x[i] = self._column(0.0, 1.0)
-        self._row(-math.inf, 1.0, {self.x[i]: 1.0 for i, _ in own})
-        unserved = {self.s[workload]: 1.0}
-        for i, _ in own:
-            unserved[self.x[i]] = 1.0
-        for choice in problem.choices_of(workload):
-            short = self._column(0.0, float(choice.needed), integer=False)
-            terms = {self.n[choice.index, k]: 1.0 for k in choice.classes}
-            terms[short] = 1.0
-            for i, option in own:
-                count = dict(option.counts).get(choice.index)
-                if count:
-                    terms[self.x[i]] = -float(count)
-            self._row(0.0, 0.0, terms)
-            unserved[short] = -1.0 / choice.needed
-        self._row(1.0, math.inf, unserved)
-
-    def _cover_rows(self, workload: int) -> None:
-        """Any mix whose shares add up to the demand; with a spare, also after the loss of any one replica in use."""
-        problem = self._problem
-        terms = {self.s[workload]: 1.0}
-        for choice in problem.choices_of(workload):
-            for k in choice.classes:
-                terms[self.n[choice.index, k]] = choice.share
-        self._row(1.0, math.inf, terms)
-        if not problem.workloads[workload].n_plus_1:
-            return
-        for choice in problem.choices_of(workload):
-            used = self._column(0.0, 1.0)
-            own = {self.n[choice.index, k]: 1.0 for k in choice.classes}
-            self._row(-math.inf, 0.0, {**own, used: -float(choice.needed)})
-            self._row(1.0, math.inf, {**terms, used: -choice.share, self.s[workload]: 1.0 + choice.share})
-
-    def _shared_rows(self) -> None:
-        """A shared GPU is paid once and holds as many engines as it has shares, no two of one workload."""
-        problem = self._problem
-        groups: dict[tuple[int, Crowd], list[Choice]] = {}
-        for choice in problem.choices:
-            if choice.sharers > 1:
-                for k in choice.classes:
-                    groups.setdefault((k, problem.crowd_of(choice)), []).append(choice)
-        for (k, crowd), members in groups.items():
-            group = problem.classes[k]
-            price = 0.0 if group.purchase else float(group.pattern.price.usd_per_gpu_hour)
-            host = self._column(price, float(sum(choice.needed for choice in members)))
-            self.hosts[k, crowd] = host
-            self._row(-math.inf, 0.0, {**{self.n[c.index, k]: 1.0 for c in members}, host: -float(crowd[0])})
-            for workload in {choice.workload for choice in members}:
-                own = {self.n[c.index, k]: 1.0 for c in members if c.workload == workload}
-                self._row(-math.inf, 0.0, {**own, host: -1.0})
-
-    def _spread_rows(self, workload: int) -> None:
-        """No failure domain holds more than half of the replicas, rounded up."""
-        problem = self._problem
-        own = problem.choices_of(workload)
-        domains = sorted({problem.classes[k].domain for choice in own for k in choice.classes})
-        for domain in domains:
-            inside = {self.n[c.index, k]: 1.0 for c in own for k in c.classes if problem.classes[k].domain == domain}
-            if workload in problem.covers:
-                total = {self.n[c.index, k]: -0.5 for c in own for k in c.classes}
-                self._row(-math.inf, 0.5, {column: total[column] + inside.get(column, 0.0) for column in total})
-                continue
-            allowed = {
-                self.x[i]: -float(math.ceil(option.replicas / 2))
-                for i, option in enumerate(problem.options)
-                if option.workload == workload
-            }
-            self._row(-math.inf, 0.0, {**inside, **allowed})
-
-    def _capacity_rows(self, group: NodeClass) -> None:
-        everyone = [choice for choice in self._problem.choices if group.index in choice.classes]
-        if not everyone:
-            return
-        here = [choice for choice in everyone if choice.sharers == 1]
-        sizes = sorted({min(choice.gpus, group.bin_size) for choice in here} | {1})
-        if all(large % small == 0 for small, large in pairwise(sizes)):
-            self._nested_rows(group, here, sizes)
-        else:
-            self._pattern_rows(group, here, sizes)
-        self._whole_node_row(group, here)
-
-    def _nested_rows(self, group: NodeClass, here: list[Choice], sizes: list[int]) -> None:
-        shared = {column: 1.0 for (k, _), column in self.hosts.items() if k == group.index}
-        for size in sizes:
-            terms = {self.n[c.index, group.index]: float(c.gpus) for c in here if min(c.gpus, group.bin_size) >= size}
-            if size == 1:
-                terms |= shared
-            if group.purchase:
-                per_node = sum(len(item.free) // size * size for item in bins_of(group.pattern, 0))
-                terms[self.b[group.index]] = -float(per_node)
-                self._row(-math.inf, 0.0, terms)
-            else:
-                self._row(-math.inf, float(group.capacity(size)), terms)
-
-    def _pattern_rows(self, group: NodeClass, here: list[Choice], sizes: list[int]) -> None:
-        if group.purchase:
-            per_node = Counter(len(item.free) for item in bins_of(group.pattern, 0))
-        else:
-            per_node = Counter(len(item.free) for item in group.bins)
-        held: dict[int, dict[int, float]] = {size: {} for size in sizes}
-        for free, count in sorted(per_node.items()):
-            columns = {}
-            for pattern in _patterns(free, tuple(size for size in sizes if size > 1)):
-                column = self._column(0.0, 1e6 if group.purchase else float(count))
-                columns[column] = 1.0
-                for size, number in pattern.items():
-                    held[size][column] = float(number)
-            if group.purchase:
-                columns[self.b[group.index]] = -float(count)
-                self._row(-math.inf, 0.0, columns)
-            else:
-                self._row(-math.inf, float(count), columns)
-        for size in sizes:
-            terms = {
-                self.n[c.index, group.index]: float(c.gpus // size) for c in here if min(c.gpus, group.bin_size) == size
-            }
-            if size == 1:
-                terms |= {column: 1.0 for (k, _), column in self.hosts.items() if k == group.index}
-            terms |= {column: -held_here for column, held_here in held[size].items()}
-            self._row(-math.inf, 0.0, terms)
-
-    def _whole_node_row(self, group: NodeClass, here: list[Choice]) -> None:
-        """Replicas that span bins need whole nodes (or whole bins of one): their nodes are counted apart."""
-        terms = {
-            self.n[c.index, group.index]: float(max(1, c.gpus // group.pattern.gpus))
-            for c in here
-            if c.gpus > group.bin_size
+        return {
+            self._form.s[workload]: (0.0, share + _TOLERANCE if share else 0.0) for workload, share in unserved.items()
         }
-        if not terms:
-            return
-        if group.purchase:
-            self._row(-math.inf, 0.0, {**terms, self.b[group.index]: -1.0})
-        else:
-            self._row(-math.inf, float(group.whole_nodes()), terms)
-
-    def _purchase_rows(self) -> None:
-        if not self.b:
-            return
-        self._spend = self._column(0.0, highspy.kHighsInf, integer=False)
-        self._row(0.0, 0.0, {**{column: self._cost[column] for column in self.b.values()}, self._spend: -1.0})
-        limits = self._problem.request.limits
-        if limits is None:
-            return
-        groups = [self._problem.classes[k] for k in self.b]
-        if limits.usd_per_hour is not None:
-            price = {self.b[g.index]: self._cost[self.b[g.index]] for g in groups}
-            self._row(-math.inf, float(limits.usd_per_hour), price)
-        if limits.power_kw is not None:
-            power = {self.b[g.index]: g.power_kw for g in groups if g.power_kw is not None}
-            self._row(-math.inf, limits.power_kw, power)
-        if limits.rack_units is not None:
-            units = {self.b[g.index]: float(g.rack_units) for g in groups if g.rack_units is not None}
-            self._row(-math.inf, float(limits.rack_units), units)
-
-    def _keep_rows(self) -> None:
-        """A replica that stays in its class is worth a little: between equal plans the one with fewer moves wins."""
-        problem = self._problem
-        by_id = {choice.candidate.id: choice for choice in problem.choices}
-        class_of = {node: group.index for group in problem.classes for node in group.nodes}
-        node_of = {node.name: i for i, node in enumerate(problem.request.nodes)}
-        today: Counter[tuple[int, int]] = Counter()
-        seen: set[tuple[str, int]] = set()
-        for placed in problem.request.current:
-            if (placed.candidate_id, placed.replica) in seen:
-                continue
-            seen.add((placed.candidate_id, placed.replica))
-            choice = by_id.get(placed.candidate_id)
-            k = class_of.get(node_of.get(placed.node, -1))
-            if choice is not None and k is not None and k in choice.classes:
-                today[choice.index, k] += 1
-        for (index, k), count in sorted(today.items()):
-            choice = problem.choices[index]
-            worth = (
-                MOVE_SHARE / choice.sharers * (choice.gpus * float(problem.classes[k].pattern.price.usd_per_gpu_hour))
-            )
-            kept = self._column(-worth, float(count), integer=False)
-            self._row(-math.inf, 0.0, {kept: 1.0, self.n[index, k]: -1.0})
 
     def _load(self) -> None:
-        count = len(self._cost)
+        count = len(self._form.cost)
         lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = count, len(self._rows)
-        lp.col_cost_ = np.array(self._cost)
-        lp.col_lower_, lp.col_upper_ = np.array(self._lower), np.array(self._upper)
-        lp.row_lower_ = np.array([_bound(low) for low, _, _ in self._rows])
-        lp.row_upper_ = np.array([_bound(high) for _, high, _ in self._rows])
+        lp.num_col_, lp.num_row_ = count, len(self._form.rows)
+        lp.col_cost_ = np.array(self._form.cost)
+        lp.col_lower_, lp.col_upper_ = np.zeros(count), np.array(self._form.upper)
+        lp.row_lower_ = np.array([low for low, _, _ in self._form.rows])
+        lp.row_upper_ = np.array([high for _, high, _ in self._form.rows])
         starts, index, value = [0], [], []
-        for _, _, terms in self._rows:
+        for _, _, terms in self._form.rows:
             for column, factor in sorted(terms.items()):
                 index.append(column)
                 value.append(factor)
@@ -371,10 +135,8 @@ class Programme:
         lp.a_matrix_.start_, lp.a_matrix_.index_ = np.array(starts), np.array(index)
         lp.a_matrix_.value_ = np.array(value)
         kinds = highspy.HighsVarType
-        lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in self._integer]
+        lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in self._form.integer]
         self._h.passModel(lp)
-
-    # -- solving -------------------------------------------------------------------------------------------------------
 
     def _solve(
         self,
@@ -384,7 +146,7 @@ class Programme:
         gap: float,
         start: Counts | None,
     ) -> Solved:
-        count = len(self._cost)
+        count = len(self._form.cost)
         everything = np.arange(count, dtype=np.int32)
         self._h.changeColsCost(count, everything, cost)
         for column, (low, high) in bounds.items():
@@ -402,7 +164,7 @@ class Programme:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return Solved(None, math.inf, info.mip_dual_bound, proven, {})
         values = self._h.getSolution().col_value
-        unserved = {workload: max(0.0, values[column]) for workload, column in self.s.items()}
+        unserved = {workload: max(0.0, values[column]) for workload, column in self._form.s.items()}
         return Solved(self._counts(values), info.objective_function_value, info.mip_dual_bound, proven, unserved)
 
     def _run(self) -> None:
@@ -421,36 +183,13 @@ class Programme:
         return math.isclose(value, info.objective_function_value, rel_tol=1e-6, abs_tol=1e-6)
 
     def _counts(self, values: list[float]) -> Counts:
-        replicas = {key: round(values[column]) for key, column in self.n.items() if values[column] > 0.5}
-        bought = {key: round(values[column]) for key, column in self.b.items() if values[column] > 0.5}
+        replicas = {key: round(values[column]) for key, column in self._form.n.items() if values[column] > 0.5}
+        bought = {key: round(values[column]) for key, column in self._form.b.items() if values[column] > 0.5}
         return Counts(replicas, bought, unserved_shares(self._problem, replicas))
 
     def _set_start(self, start: Counts) -> None:
         """Give HiGHS the integer part of a known plan; it completes the rest."""
-        columns = {self.n[key]: float(start.replicas.get(key, 0)) for key in self.n}
-        columns |= {self.b[key]: float(start.bought.get(key, 0)) for key in self.b}
+        columns = {self._form.n[key]: float(start.replicas.get(key, 0)) for key in self._form.n}
+        columns |= {self._form.b[key]: float(start.bought.get(key, 0)) for key in self._form.b}
         indexes = np.array(list(columns), dtype=np.int32)
         self._h.setSolution(len(indexes), indexes, np.array(list(columns.values())))
-
-
-def _bound(value: float) -> float:
-    return value if math.isfinite(value) else math.copysign(highspy.kHighsInf, value)
-
-
-def _patterns(free: int, sizes: tuple[int, ...]) -> list[Counter[int]]:
-    """Maximal multisets of ``sizes`` that fit into ``free`` GPUs; what is left is filled with single GPUs."""
-    found: list[Counter[int]] = []
-
-    def extend(position: int, left: int, chosen: Counter[int]) -> None:
-        if position < 0:
-            full = Counter(chosen)
-            if left:
-                full[1] = left
-            found.append(full)
-            return
-        size = sizes[position]
-        for count in range(left // size, -1, -1):
-            extend(position - 1, left - count * size, chosen + Counter({size: count}))
-
-    extend(len(sizes) - 1, free, Counter())
-    return found

@@ -103,7 +103,7 @@ def _optimise(problem: Problem, start: GreedyPlan, time_limit_s: float) -> tuple
         left_s *= 1 - SERVE_TIME_SHARE
     spend: float | None = None
     new_spend_first = problem.request.objective == "new_spend"
-    if new_spend_first and programme.b and any(not group.purchase for group in problem.classes):
+    if new_spend_first and programme.may_buy and any(not group.purchase for group in problem.classes):
         bought = programme.minimise_spend(unserved, left_s / 2, gap, warm)
         if bought.counts is not None:
             warm, spend, proven = bought.counts, bought.objective, proven and bought.proven

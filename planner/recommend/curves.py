@@ -1,4 +1,4 @@
-"""What one replica of a candidate does as its load grows past its knee, and the inside of its engine in a burst."""
+"""What one replica of a candidate does as its load grows past its knee, and the inside of its engines in a burst."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import gpu_price
 from planner.serving import Instance, predict, simulate
 from planner.serving.arrivals import trace_at_rate
-from planner.serving.disaggregated import Disaggregated
+from planner.serving.disaggregated import Disaggregated, simulate_disaggregated
 from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
-from planner.serving.types import CurvePoint, Lengths, Load, Performance, Timeline
+from planner.serving.types import I64, CurvePoint, Load, Performance, Timeline, UnitTimeline
 
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.1, 1.2, 1.35, 1.5)
 """Loads at which the curve is computed, as shares of the largest load within the SLO (the knee)."""
@@ -44,7 +44,7 @@ class CandidateCurve:
     None where the workload is offline and knows none, and for a candidate that breaks the SLO at any load.
     ``usd_per_hour`` of one replica at the planned load, constant along the curve: a GPU costs the same idle and busy.
     ``timeline`` of a burst: arrivals at twice the knee's rate (or twice its users) for half of each
-    ``BURST_PERIOD_S``; None for one-pass models.
+    ``BURST_PERIOD_S``; of a unit of prefill and decode pools ``unit_timeline``. Both None for one-pass models.
     """
 
     candidate_id: str
@@ -54,6 +54,7 @@ class CandidateCurve:
     usd_per_hour: Decimal
     timeline: Timeline | None
     burst_per_s: float = 0.0  # arrivals while a burst lasts
+    unit_timeline: UnitTimeline | None = None
 
 
 def candidate_curve(
@@ -65,8 +66,7 @@ def candidate_curve(
     """Simulate ``candidate`` at ``SHARES`` of what it carries; ``progress`` gets the share that is done.
 
     One that fits but breaks the SLO at any load is drawn over streams, as an offline workload is: how far off it is.
-    Raises InfeasibleError for a candidate that serves nothing: unsupported, or too large for its GPUs. A unit of
-    prefill and decode pools has no timeline: it is more than one engine.
+    Raises InfeasibleError for a candidate that serves nothing: unsupported, or too large for its GPUs.
     """
     if not can_be_drawn(candidate):
         reason = next(iter(candidate.reasons), "it is not feasible")
@@ -82,14 +82,20 @@ def candidate_curve(
         points.append(CurvePoint(load.rate_per_s, load.concurrency, _meets(found, workload), found))
         if progress is not None:
             progress((at + 1) / (len(loads) + 1))
-    timeline, burst = None, 0.0
-    if model.task == "generate" and isinstance(made, Instance):
+    timeline: Timeline | UnitTimeline | None = None
+    rate = 0.0
+    if model.task == "generate":
         rate = knee if axis == "rate" and knee else max(point.performance.req_per_s for point in points)
-        timeline, burst = _burst(made, workload, rate, request.seed)
+        timeline = _burst(made, workload, rate, request.seed)
     price = Decimal(str(gpu_price(request, candidate.gpu)))
     charged = Decimal(candidate.gpus_per_replica) / candidate.sharers
     usd = (charged * price + candidate.replica_extra_usd_per_hour).quantize(Decimal("0.0001"))
-    return CandidateCurve(candidate.id, axis, knee, tuple(points), usd, timeline, burst)
+    return CandidateCurve(
+        candidate.id, axis, knee, tuple(points), usd,
+        timeline=timeline if isinstance(timeline, Timeline) else None,
+        burst_per_s=rate / BURST_ON_SHARE,
+        unit_timeline=timeline if isinstance(timeline, UnitTimeline) else None,
+    )  # fmt: skip
 
 
 def can_be_drawn(candidate: Candidate) -> bool:
@@ -144,26 +150,31 @@ def _meets(found: Performance, workload: PlanWorkload) -> bool:
     return slo_ratio(workload.slo, found.ttft_ms, found.tpot_ms, found.tpot_ms, found.e2e_ms) <= 1.0
 
 
-def _burst(made: Instance, workload: PlanWorkload, rate: float, seed: int) -> tuple[Timeline | None, float]:
+def _burst(
+    made: Instance | Disaggregated, workload: PlanWorkload, rate: float, seed: int
+) -> Timeline | UnitTimeline | None:
+    """The inside of an instance, or of both pools of a unit, while requests come at ``rate`` on average."""
     requests = min(BURST_REQUESTS, max(50, round(rate * BURST_PERIOD_S * BURST_PERIODS)))
     load = Load(
         "open", rate_per_s=rate, arrival="onoff", on_share=BURST_ON_SHARE, period_s=BURST_PERIOD_S, requests=requests,
         prefix_hit=workload.load.prefix_hit,
     )  # fmt: skip
-    outputs: Lengths = workload.output_tokens
-    run = simulate(made, load, workload.input_tokens, outputs, seed=seed, timeline=True)
-    return _thinned(run.timeline), rate / BURST_ON_SHARE
+    sides = workload.input_tokens, workload.output_tokens
+    if isinstance(made, Instance):
+        line = simulate(made, load, *sides, seed=seed, timeline=True).timeline
+        return None if line is None else _thinned(line)
+    both = simulate_disaggregated(made, load, *sides, seed=seed, timeline=True)[1].timeline
+    if both is None:
+        return None
+    kept = _kept(both.transferring.size)
+    return UnitTimeline(_thinned(both.prefill), both.transferring[kept], _thinned(both.decode))
 
 
-def _thinned(timeline: Timeline | None) -> Timeline | None:
-    """At most ``TIMELINE_SAMPLES`` samples, evenly, the first and the last among them."""
-    if timeline is None or len(timeline.t_s) <= TIMELINE_SAMPLES:
-        return timeline
-    kept = np.unique(np.linspace(0, len(timeline.t_s) - 1, TIMELINE_SAMPLES).round().astype(np.int64))
-    return Timeline(
-        t_s=timeline.t_s[kept],
-        running=timeline.running[kept],
-        waiting=timeline.waiting[kept],
-        kv_used=timeline.kv_used[kept],
-        live_kv=timeline.live_kv[kept],
-    )
+def _kept(samples: int) -> I64:
+    """Which of as many samples are kept: at most ``TIMELINE_SAMPLES``, evenly, the first and the last among them."""
+    return np.unique(np.linspace(0, samples - 1, min(samples, TIMELINE_SAMPLES)).round().astype(np.int64))
+
+
+def _thinned(line: Timeline) -> Timeline:
+    kept = _kept(line.t_s.size)
+    return Timeline(line.t_s[kept], line.running[kept], line.waiting[kept], line.kv_used[kept], line.live_kv[kept])

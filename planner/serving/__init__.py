@@ -14,6 +14,7 @@ from planner.serving.types import (
     SimResult,
     SloTarget,
     Timeline,
+    UnitTimeline,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "SimResult",
     "SloTarget",
     "Timeline",
+    "UnitTimeline",
     "largest_load",
     "load_curve",
     "load_sensitivity",

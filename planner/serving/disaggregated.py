@@ -11,7 +11,7 @@ one another, and hold their blocks on both sides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from planner.errors import InfeasibleError, InputError
 from planner.evidence import Evidence, weakest
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, request_set
+from planner.serving.disaggregated_pool import TICK_MS, holding, run_pool, with_stalls
 from planner.serving.disaggregated_sessions import (
     chains,
     held_by_decode,
@@ -28,13 +29,13 @@ from planner.serving.disaggregated_sessions import (
     sent_after,
     sessions_of,
 )
-from planner.serving.engine import InstanceRules, InstanceRun
+from planner.serving.disaggregated_timeline import PoolStay, unit_timeline
+from planner.serving.engine import InstanceRun
 from planner.serving.instance import Instance
 from planner.serving.kv_transfer import KvShipment, Link, kv_shipment
 from planner.serving.sessions import STREAMS, mean_prompt, session_set
 from planner.serving.simulator import as_reached, instance_rules, summarise, within_context
-from planner.serving.types import F64, I64, Lengths, Load, SimResult, SloTarget
-from planner.steptime.types import StepModel
+from planner.serving.types import F64, I64, Lengths, Load, SimResult, SloTarget, UnitTimeline
 
 PROXY_MS = 2.0
 """What a proxy on the same network adds for its two hops."""
@@ -43,7 +44,6 @@ HANDOVER_STEPS = {EngineName.VLLM: 1.5, EngineName.TENSORRT_LLM: 0.5}
 """Decode steps that a request waits on top: vLLM looks for new and for finished transfers between steps only."""
 
 ONE_TOKEN = Lengths("fixed", value=1)
-_TICK_MS = 1e-6
 _SETTLED_MS = 1.0
 MAX_RUNS = 20
 """Runs of a closed loop at most."""
@@ -98,14 +98,15 @@ class Disaggregated:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """What each pool did in a simulation: shares of time with a step running, the transfer in milliseconds, and the
-    prompt tokens that it moved of a request."""
+    """What each pool did in a simulation: shares of time with a step running, the transfer in milliseconds, the prompt
+    tokens that it moved of a request, and both pools over time when asked for."""
 
     prefill_utilisation: float
     decode_utilisation: float
     transfer_ms_mean: float
     link_utilisation: float
     moved_tokens_mean: float = 0.0
+    timeline: UnitTimeline | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,7 @@ class _Run:
     on_link: F64
     hits: I64  # prompt tokens that prefill found cached
     moved: I64  # prompt tokens that crossed the link
+    prefilled: F64  # when prefill was done, as its client sees it
 
 
 def check_roles(unit: Disaggregated) -> None:
@@ -132,12 +134,12 @@ def check_roles(unit: Disaggregated) -> None:
             reasons = "; ".join(role.memory.reasons) or "the model does not fit"
             raise InfeasibleError(f"the {name} instances would not start: {reasons}", field=f"disagg.{name}")
     first, second = unit.prefill.resolved, unit.decode.resolved
-    for field in ("engine", "version", "kv_cache_dtype"):
-        if getattr(first, field) != getattr(second, field):
+    for setting in ("engine", "version", "kv_cache_dtype"):
+        if getattr(first, setting) != getattr(second, setting):
             raise InputError(
-                f"both roles must have the same {field} to exchange caches",
-                field=f"disagg.decode.{field}",
-                value=f"{getattr(first, field)} and {getattr(second, field)}",
+                f"both roles must have the same {setting} to exchange caches",
+                field=f"disagg.decode.{setting}",
+                value=f"{getattr(first, setting)} and {getattr(second, setting)}",
             )
 
 
@@ -149,15 +151,17 @@ def simulate_disaggregated(
     *,
     slo: Sequence[SloTarget] = (),
     seed: int = 0,
+    timeline: bool = False,
 ) -> tuple[SimResult, PoolUse]:
-    """Simulate ``load`` on ``unit``; throughput is that of the unit.
+    """Simulate ``load`` on ``unit``; throughput is that of the unit. ``timeline`` samples both pools: the ``PoolUse``
+    holds them together, the result the decode pool.
 
     Raises InfeasibleError when a role does not fit or a request can never be served, InputError for a senseless load.
     """
     check_roles(unit)
     if load.turns is not None:
-        pools = _Pools(unit, load, _sessions(unit, load, input_tokens, output_tokens, seed), output_tokens)
-        return _summarise(_settled(pools, SESSION_RUNS, SESSION_SETTLED_MS), pools.requests, slo)
+        pools = _Pools(unit, load, _sessions(unit, load, input_tokens, output_tokens, seed), output_tokens, timeline)
+        return _summarise(_settled(pools, SESSION_RUNS, SESSION_SETTLED_MS), pools, slo)
     requests = request_set(
         load, input_tokens, output_tokens, seed=seed, block_tokens=unit.prefill.resolved.block_tokens
     )
@@ -165,11 +169,11 @@ def simulate_disaggregated(
     prompts = replace(requests, outputs=np.ones_like(requests.outputs))
     prompts = within_context(prompts, unit.prefill.resolved, input_tokens, ONE_TOKEN)
     requests = replace(requests, inputs=prompts.inputs, hits=prompts.hits)
-    pools = _Pools(unit, load, requests, output_tokens)
+    pools = _Pools(unit, load, requests, output_tokens, timeline)
     if not requests.closed:
-        return _summarise(pools.run(requests.sent_ms), requests, slo)
+        return _summarise(pools.run(requests.sent_ms), pools, slo)
     rounds = -(-requests.size // requests.first_issued)
-    return _summarise(_settled(pools, min(rounds + 1, MAX_RUNS), _SETTLED_MS), requests, slo)
+    return _summarise(_settled(pools, min(rounds + 1, MAX_RUNS), _SETTLED_MS), pools, slo)
 
 
 def _sessions(unit: Disaggregated, load: Load, inputs: Lengths, outputs: Lengths, seed: int) -> RequestSet:
@@ -184,17 +188,18 @@ def _sessions(unit: Disaggregated, load: Load, inputs: Lengths, outputs: Lengths
 class _Pools:
     """Rules, step times and the transfer of both pools for one request set."""
 
-    def __init__(self, unit: Disaggregated, load: Load, requests: RequestSet, outputs: Lengths) -> None:
+    def __init__(self, unit: Disaggregated, load: Load, requests: RequestSet, outputs: Lengths, timeline: bool) -> None:
         self.unit = unit
         self.requests = requests
+        self.timeline = timeline
         ranks = (unit.prefill_count * unit.prefill.resolved.dp, unit.decode_count * unit.decode.resolved.dp)
         self.ranks = ranks
         self.turnaround = unit.decode.step.front_end.turnaround_ms
         self.shared_tokens = load.shared_tokens
         self.prefill_step = as_reached(unit.prefill.step, load, ONE_TOKEN, ranks[0])
         self.decode_alone = as_reached(unit.decode.step, load, outputs, ranks[1])
-        self.prefill_rules = _holding(instance_rules(unit.prefill.resolved, unit.prefill.memory), requests.inputs)
-        rules = _holding(instance_rules(unit.decode.resolved, unit.decode.memory), requests.inputs, requests.outputs)
+        self.prefill_rules = holding(instance_rules(unit.prefill.resolved, unit.prefill.memory), requests.inputs)
+        rules = holding(instance_rules(unit.decode.resolved, unit.decode.memory), requests.inputs, requests.outputs)
         # the prompt is there already: a request joins with one token, whatever the budget says of prompts
         policy = replace(rules.policy, chunked_prefill=True, cached_tokens_use_budget=False)
         self.decode_rules = replace(rules, policy=policy)
@@ -213,19 +218,20 @@ class _Pools:
         self.wire = self.unit.shipment.wire_ms(self.moved, self.unit.link)
         self.post = self.unit.shipment.post_ms(self.moved, self.unit.link)
         stall = float(self.post.mean())
-        self.decode_step = _with_stalls(self.decode_alone, stall, float(self.requests.outputs.mean()))
+        self.decode_step = with_stalls(self.decode_alone, stall, float(self.requests.outputs.mean()))
 
     def run(self, sent: F64) -> _Run:
         """Both pools for requests sent at ``sent`` (any order)."""
         unit, requests = self.unit, self.requests
         ones, hits = np.ones(requests.size, dtype=np.int64), requests.hits
         if requests.prefixes is None:
-            ttft, _, prefill = _stage(
-                self.prefill_step, self.prefill_rules, sent, requests.inputs, ones, hits, self.owner_prefill
-            )
+            ttft, _, prefill = run_pool(
+                self.prefill_step, self.prefill_rules, sent, requests.inputs, ones, hits, self.owner_prefill,
+                timeline=self.timeline,
+            )  # fmt: skip
         else:
             ttft, hits, prefill = prefill_with_cache(
-                self.prefill_step, self.prefill_rules, sent, requests, self.owner_prefill
+                self.prefill_step, self.prefill_rules, sent, requests, self.owner_prefill, self.timeline
             )
         done = sent + ttft
         arrived = self._transferred(done + PROXY_MS + unit.shipment.delay_ms())
@@ -233,9 +239,10 @@ class _Pools:
         early = unit.first_token_from_prefill
         outputs = np.maximum(requests.outputs - 1, 1) if early else requests.outputs
         inputs = requests.inputs + 1 if early else requests.inputs
-        first, last, decode = _stage(
-            self.decode_step, self.decode_rules, handed, inputs, outputs, inputs - 1, self.owner_decode
-        )
+        first, last, decode = run_pool(
+            self.decode_step, self.decode_rules, handed, inputs, outputs, inputs - 1, self.owner_decode,
+            timeline=self.timeline,
+        )  # fmt: skip
         e2e = handed + last - sent
         if early:
             # the client gets prefill's token when the request joins: one gap before the first computed here
@@ -243,8 +250,9 @@ class _Pools:
             first = np.maximum(first - gap, 0.0)
             e2e = np.where(requests.outputs == 1, handed + first - sent, e2e)
         run = _Run(
-            sent, handed + first - sent, e2e, prefill, decode, arrived - done - PROXY_MS, self.wire, hits, self.moved
-        )
+            sent, handed + first - sent, e2e, prefill, decode, arrived - done - PROXY_MS, self.wire, hits, self.moved,
+            done,
+        )  # fmt: skip
         if requests.prefixes is not None:  # known from the times of this run, and so what the next one sends
             texts = sessions_of(requests.prefixes)
             self.sends(
@@ -258,7 +266,7 @@ class _Pools:
         """When requests are sent whose answers take ``e2e``."""
         first = self.requests.sent_ms
         if self.requests.following is None:
-            first = np.arange(e2e.size, dtype=np.float64) * _TICK_MS
+            first = np.arange(e2e.size, dtype=np.float64) * TICK_MS
         return sent_after(first, e2e, self.turnaround + self.requests.think_ms, self.following, self.place)
 
     def _transferred(self, ready: F64) -> F64:
@@ -320,59 +328,9 @@ def _settled(pools: _Pools, runs: int, settled_ms: float) -> _Run:
     return run
 
 
-def _stage(
-    step: StepModel, rules: InstanceRules, sent: F64, inputs: I64, outputs: I64, hits: I64, owner: I64
-) -> tuple[F64, F64, list[InstanceRun]]:
-    """One pool: TTFT and E2E of every request in its order, and the engines that ran."""
-    ttft, e2e = np.empty(sent.size), np.empty(sent.size)
-    engines = []
-    for instance in range(int(owner.max()) + 1):
-        own = np.flatnonzero(owner == instance)
-        if own.size == 0:
-            continue
-        own = own[np.argsort(sent[own], kind="stable")]
-        # strictly ascending, so that a record is found again by the time its request was sent
-        times = np.maximum.accumulate(sent[own]) + np.arange(own.size) * _TICK_MS
-        part = RequestSet(
-            sent_ms=times,
-            inputs=inputs[own],
-            outputs=outputs[own],
-            hits=hits[own],
-            closed=False,
-            first_issued=own.size,
-            think_ms=np.zeros(own.size),
-        )
-        engine = InstanceRun(step, rules, record_rows=own.size)
-        engine.give(part)
-        engine.run()
-        records = engine.drain()
-        records = records[np.argsort(records[:, k.R_SEND], kind="stable")]
-        ttft[own], e2e[own] = records[:, k.R_TTFT], records[:, k.R_E2E]
-        engines.append(engine)
-    return ttft, e2e, engines
-
-
-def _with_stalls(step: StepModel, post_ms: float, outputs: float) -> StepModel:
-    """``step`` of a worker that stands still for ``post_ms`` for each request that joins.
-
-    With b sequences of ``outputs`` tokens, b / ``outputs`` of them join in a step.
-    """
-    t = step.tables
-    stall = t.decode_batch[:, None] * (post_ms / max(outputs, 1.0))
-    return replace(step, tables=replace(t, decode_ms=t.decode_ms + stall))
-
-
-def _holding(rules: InstanceRules, inputs: I64, outputs: I64 | None = None) -> InstanceRules:
-    """``rules`` with the blocks of one prompt under way taken out of the pool, as far as the longest request allows."""
-    block = rules.policy.block_tokens
-    longest = inputs + (1 if outputs is None else outputs)
-    needed = -(-int(longest.max()) // block)
-    left = rules.pool_blocks - -(-int(inputs.mean()) // block)
-    return replace(rules, pool_blocks=max(left, min(needed, rules.pool_blocks)))
-
-
-def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tuple[SimResult, PoolUse]:
-    """As for instances; batch and KV pool are the decode pool's."""
+def _summarise(run: _Run, pools: _Pools, slo: Sequence[SloTarget]) -> tuple[SimResult, PoolUse]:
+    """As for instances; batch, KV pool and timeline are the decode pool's."""
+    requests = pools.requests
     records = np.zeros((requests.size, k.R_COUNT))
     records[:, k.R_SEND], records[:, k.R_TTFT], records[:, k.R_E2E] = run.sent, run.ttft, run.e2e
     records[:, k.R_INPUT], records[:, k.R_OUTPUT] = requests.inputs, requests.outputs
@@ -386,6 +344,7 @@ def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tup
         transfer_ms_mean=float(run.transfer.mean()),
         link_utilisation=min(1.0, float(run.on_link.sum()) / (span_ms * len(run.decode))),
         moved_tokens_mean=float(run.moved.mean()),
+        timeline=_timeline(run, pools) if pools.timeline else None,
     )
     engines = [*run.prefill, *run.decode]
     result = replace(
@@ -393,5 +352,14 @@ def _summarise(run: _Run, requests: RequestSet, slo: Sequence[SloTarget]) -> tup
         utilisation=min(1.0, sum(busy_ms) / (span_ms * len(engines))),
         preemptions=int(sum(engine.ints[k.I_PREEMPTIONS] for engine in engines)),
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
+        timeline=None if use.timeline is None else use.timeline.decode,
     )
     return result, use
+
+
+def _timeline(run: _Run, pools: _Pools) -> UnitTimeline:
+    arrived = run.prefilled + PROXY_MS + run.transfer
+    return unit_timeline(
+        PoolStay(run.sent, run.prefilled, pools.owner_prefill, run.prefill),
+        PoolStay(arrived, run.sent + run.e2e, pools.owner_decode, run.decode),
+    )

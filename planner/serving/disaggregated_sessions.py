@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.serving import state as k
 from planner.serving.arrivals import Prefixes, RequestSet
+from planner.serving.disaggregated_timeline import rows_for
 from planner.serving.engine import InstanceRules, InstanceRun
 from planner.serving.router import run_routed
 from planner.serving.types import F64, I64
@@ -52,7 +53,7 @@ def sent_after(first_ms: F64, e2e: F64, pauses: F64, following: I64, place: I64)
 
 
 def prefill_with_cache(
-    step: StepModel, rules: InstanceRules, sent: F64, requests: RequestSet, owner: I64
+    step: StepModel, rules: InstanceRules, sent: F64, requests: RequestSet, owner: I64, timeline: bool = False
 ) -> tuple[F64, I64, list[InstanceRun]]:
     """The prefill pool: TTFT and cached prompt tokens of every request in its order, and the engines that ran."""
     ttft, hits = np.empty(sent.size), np.zeros(sent.size, dtype=np.int64)
@@ -72,7 +73,8 @@ def prefill_with_cache(
             think_ms=np.zeros(own.size),
             prefixes=None if prefixes is None else replace(prefixes, spans=prefixes.spans[own]),
         )
-        ran, records = run_routed(step, rules, part, 1, "round_robin")
+        rows = rows_for(own.size) if timeline else 0
+        ran, records = run_routed(step, rules, part, 1, "round_robin", timeline_rows=rows)
         at = own[records[:, k.R_ID].astype(np.int64)]
         ttft[at], hits[at] = records[:, k.R_TTFT], records[:, k.R_HIT].astype(np.int64)
         engines += ran

@@ -86,14 +86,14 @@ def advance(s: KernelState, tables: Any, until_ms: float) -> int:
             return RECORDS_FULL
         if ints[I_NOW_VALID] == 0 and ints[I_RUNNING] == 0 and ints[I_PREEMPTED] == 0:
             if ints[I_NEXT] >= ints[I_ISSUED]:
+                sample_rest(s)
                 return OK
             if s.visible[ints[I_NEXT]] > floats[F_NOW]:
+                sample_rest(s)
                 if s.visible[ints[I_NEXT]] >= until_ms:
                     floats[F_NOW] = until_ms
                     return OK
                 floats[F_NOW] = s.visible[ints[I_NEXT]]
-        if s.timeline.shape[0] > 0 and floats[F_NOW] >= floats[F_NEXT_SAMPLE]:
-            sample(s)
         if not plan_step(s):
             return STUCK
         planned = time_plan(s, tables)
@@ -132,7 +132,7 @@ def time_plan(s: KernelState, tables: Any) -> bool:
 
 @part
 def start(s: KernelState) -> None:
-    """The planned step becomes the current one."""
+    """The planned step becomes the current one; a timeline gets its row when one is due."""
     ints, floats = s.ints, s.floats
     side = ints[I_PLAN_SIDE]
     ints[I_NOW_VALID] = 1
@@ -145,6 +145,8 @@ def start(s: KernelState) -> None:
     floats[F_CUR_MS] = floats[F_PLAN_MS]
     floats[F_CUR_NEW] = floats[F_PLAN_NEW]
     floats[F_CUR_KV] = floats[F_PLAN_KV]
+    if s.timeline.shape[0] > 0 and floats[F_NOW] >= floats[F_NEXT_SAMPLE]:
+        sample(s)
 
 
 @part
@@ -160,8 +162,16 @@ def sample(s: KernelState) -> None:
         floats[F_SAMPLE_MS] *= 2.0
     s.timeline[count, L_TIME] = floats[F_NOW]
     s.timeline[count, L_RUNNING] = ints[I_RUNNING]
-    s.timeline[count, L_ADMITTED] = ints[I_NEXT]
+    s.timeline[count, L_ADMITTED] = ints[I_NEXT] - ints[I_PREEMPTED]
     s.timeline[count, L_USED] = s.policy[P_POOL] - ints[I_FREE]
     s.timeline[count, L_LIVE] = floats[F_KV_SUM] + floats[F_HELD]
     ints[I_SAMPLES] = count + 1
     floats[F_NEXT_SAMPLE] = floats[F_NOW] + floats[F_SAMPLE_MS]
+
+
+@part
+def sample_rest(s: KernelState) -> None:
+    """Sample an engine that has run out of work, when its last row shows some: that would last through the pause."""
+    count = s.ints[I_SAMPLES]
+    if count > 0 and s.timeline[count - 1, L_RUNNING] > 0:
+        sample(s)

@@ -27,7 +27,7 @@ from planner.serving.admission import plan_step
 from planner.serving.arrivals import RequestSet
 from planner.serving.engine import InstanceRules, InstanceRun, stacked, stuck
 from planner.serving.finish import finish_step
-from planner.serving.kernel import sample, start, time_plan
+from planner.serving.kernel import sample_rest, start, time_plan
 from planner.serving.leap import DECODE_KV_AXIS, can_leap, decodes_ms, equal_steps, pass_over
 from planner.serving.routing import replica
 from planner.serving.state import (
@@ -140,6 +140,9 @@ def advance_ranks(
     while True:
         running, next_ms = _under_way(stack)
         if not running and next_ms > clock:
+            for r in range(ranks):
+                stack.floats[r, F_NOW] = clock
+                sample_rest(replica(stack, r))
             if next_ms == np.inf:
                 return OK
             clock = next_ms
@@ -158,11 +161,10 @@ def advance_ranks(
             s.floats[F_NOW] = clock
             planned[r] = 0
             if _idle(s, clock):
+                sample_rest(s)
                 if s.ints[I_NEXT] < s.ints[I_ISSUED]:
                     idle_until = min(idle_until, s.visible[s.ints[I_NEXT]])
                 continue
-            if s.timeline.shape[0] > 0 and clock >= s.floats[F_NEXT_SAMPLE]:
-                sample(s)
             s.policy[P_BUDGET] = budget if free else 0
             fits = plan_step(s)
             s.policy[P_BUDGET] = budget

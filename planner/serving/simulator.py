@@ -245,7 +245,7 @@ def summarise(
         kv_waste=min(1.0, max(0.0, 1.0 - live / alloc)) if alloc > 0 else 0.0,
         steps=int(sum(engine.ints[k.I_STEPS] for engine in engines)),
         saturated=is_saturated(records, requests),
-        timeline=_timeline(engines[0]) if engines[0].timeline.shape[0] else None,
+        timeline=sampled(engines[0]) if engines[0].timeline.shape[0] else None,
         prefix_hit=float(ended[:, k.R_HIT].sum()) / prompts if prompts > 0 else 0.0,
         samples=samples_of(records[:, k.R_TTFT], records[:, k.R_E2E], tpot, hist),
     )
@@ -270,7 +270,8 @@ def is_saturated(records: F64, requests: RequestSet) -> bool:
     return late > 2.0 * early and late - early > 0.05 * span_ms
 
 
-def _timeline(engine: InstanceRun) -> Timeline:
+def sampled(engine: InstanceRun) -> Timeline:
+    """What an engine with timeline rows looked like over its run; what it preempted waits again."""
     rows = engine.timeline[: int(engine.ints[k.I_SAMPLES])]
     pool = max(engine.rules.pool_blocks, 1)
     times = rows[:, k.L_TIME]

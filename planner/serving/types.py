@@ -123,6 +123,19 @@ class Timeline:
 
 
 @dataclass(frozen=True, eq=False)
+class UnitTimeline:
+    """Sampled state of a unit of prefill and decode pools, all instances of a pool together.
+
+    Both pools have the same times. ``transferring`` requests whose cache is on its way from one pool to the other. A
+    request under way is in exactly one of the five numbers: it waits in a pool, runs there, or is transferred.
+    """
+
+    prefill: Timeline
+    transferring: I64
+    decode: Timeline
+
+
+@dataclass(frozen=True, eq=False)
 class Distribution:
     """Values in ms, in any order, with how often each occurred; without ``counts`` each once."""
 

@@ -23,7 +23,7 @@ from planner.placement.disaggregation import deployed, disaggregated_candidates
 from planner.placement.pools import Asked, best_unit, gpus_needed, may_gain, unit_size
 from planner.plan import make_plan
 from planner.plan_types import Candidate, Placement
-from planner.recommend.curves import candidate_curve
+from planner.recommend.curves import TIMELINE_SAMPLES, candidate_curve
 from planner.serving import Instance
 from planner.serving.disaggregated import Disaggregated
 from planner.serving.kv_transfer import link_within_node
@@ -232,7 +232,12 @@ def test_the_search_needs_no_more_gpus_than_trying_every_unit(rate: float, limit
 def test_a_unit_has_a_curve_that_passes_its_knee(units, asked) -> None:
     curve = candidate_curve(units[0], asked.workloads[0], asked)
     assert curve.axis == "rate"
-    assert curve.timeline is None
+    assert curve.timeline is None, "of one engine"
+    line = curve.unit_timeline
+    assert line is not None
+    assert 2 <= line.transferring.size == line.prefill.t_s.size == line.decode.t_s.size <= TIMELINE_SAMPLES
+    assert max(line.prefill.waiting.max(), line.decode.waiting.max()) > 0, "twice the knee makes a queue"
+    assert curve.burst_per_s == pytest.approx(2 * curve.knee)
     assert curve.knee == units[0].replica_rate_per_s
     assert curve.points[0].meets_slo
     assert not curve.points[-1].meets_slo

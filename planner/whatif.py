@@ -14,7 +14,8 @@ from typing import Any, Literal
 from planner.catalog import get_gpu, get_model
 from planner.demand import scaled_load
 from planner.economics.currency import BASE, symbol
-from planner.economics.types import EnergyPrice, GpuHourPrice
+from planner.economics.money import PRICE_STEP
+from planner.economics.types import ELECTRICITY, EnergyPrice, GpuHourPrice
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
 from planner.models.precision import PRECISIONS
@@ -22,11 +23,8 @@ from planner.plan_types import PlanNode, PlanRequest, PlanWorkload, PurchaseOpti
 from planner.recommend.flips import scaled
 from planner.words import figure
 
-PRICE_STEP = Decimal("0.0001")
 KWH_STEP = Decimal("0.0001")
 MOST_FACTOR = 100.0
-ELECTRICITY = "electricity"
-"""Label of the part of a GPU-hour price that electricity is (see planner.economics.price)."""
 
 
 def _scaled_energy(energy: EnergyPrice, factor: Decimal) -> EnergyPrice:

@@ -13,15 +13,12 @@ from typing import Any
 
 from planner.economics.classes import factor_of
 from planner.economics.money import CENT, money, round_parts, split_exactly
+from planner.economics.types import ELECTRICITY, GPU_BILL, HEAD_ROOM, PEOPLE
 from planner.placement.devices import gpus_worth, usd_per_hour
-from planner.placement.siteenergy import electricity_at, holds_electricity
+from planner.placement.siteenergy import electricity_at
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
 from planner.serving.types import Performance
 from planner.units import HOURS_PER_MONTH
-
-GPU_PARTS = "GPUs"  # labels of a cost breakdown that begin so are the GPU bill: carried load, idle head-room
-HEAD_ROOM = "GPUs, idle head-room"
-PEOPLE, ELECTRICITY = "people", "electricity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +184,15 @@ def _row(
         Decimal(0),
     )
     known = cost.parts if cost is not None else ()
-    on_gpus = [(label, usd) for label, usd in known if label.startswith(GPU_PARTS)]
+    on_gpus = [(label, usd) for label, usd in known if label.startswith(GPU_BILL)]
     if not sum(usd for _, usd in on_gpus):
-        on_gpus = [(GPU_PARTS, Decimal(1))]
+        on_gpus = [(GPU_BILL, Decimal(1))]
     divided = split_exactly(gpu_usd, [usd for _, usd in on_gpus])
     whole_bill = replicas == candidate.replicas and abs(sum((usd for _, usd in on_gpus), -gpu_usd)) <= CENT
     if whole_bill:
         divided = tuple(usd for _, usd in on_gpus)  # to the cent what the plan's page says
     scale = Decimal(replicas) / Decimal(max(candidate.replicas, 1))
-    others = [(label, usd * scale) for label, usd in known if not label.startswith(GPU_PARTS) and label != ELECTRICITY]
+    others = [(label, usd * scale) for label, usd in known if not label.startswith(GPU_BILL) and label != ELECTRICITY]
     electricity = _electricity(workload, candidate, placed, nodes, request)
     if electricity is not None:
         others.append((ELECTRICITY, electricity * hours))
@@ -229,7 +226,7 @@ def _electricity(
             request, workload, candidate.gpu, candidate.watts_per_gpu, len(part.gpu_indexes), nodes[part.node].site
         )
         for part in placed
-        if not holds_electricity(nodes[part.node].price)
+        if not nodes[part.node].price.holds_electricity
     ]
     known = [usd for usd in found if usd is not None]
     return sum(known, Decimal(0)) if known else None

@@ -13,7 +13,15 @@ from decimal import Decimal
 
 from planner.economics.money import CENT, round_parts, split_exactly
 from planner.economics.operations import OperationsCosts, OperationsUse
-from planner.economics.types import CostBreakdown, GpuHourPrice
+from planner.economics.types import (
+    CARRIED_LOAD,
+    ELECTRICITY,
+    HEAD_ROOM,
+    OPERATIONS,
+    PEOPLE,
+    CostBreakdown,
+    GpuHourPrice,
+)
 from planner.errors import InputError
 from planner.evidence import Interval
 from planner.units import HOURS_PER_YEAR
@@ -67,8 +75,7 @@ def workload_cost(
     ``gpus`` may be a part of one that is shared. The GPU bill is divided into what the carried load uses (mean rate /
     capacity) and what stands idle for peaks and spares. ``energy_usd_per_hour`` is added only when the GPU price holds
     no electricity of its own; None (unknown) adds nothing. ``class_factor`` is what the workload pays of the GPU price.
-    Raises InputError when ``gpus`` or ``hours`` is not
-    positive.
+    Raises InputError when ``gpus`` or ``hours`` is not positive.
     """
     if gpus <= 0:
         raise InputError("must be above 0", field="gpus", value=gpus)
@@ -79,15 +86,15 @@ def workload_cost(
     gpu_bill = gpu_hours * price.usd_per_gpu_hour * class_factor
     used = min(max(load.req_per_s / load.capacity_req_per_s, 0.0), 1.0) if load.capacity_req_per_s > 0 else 0.0
     carried = gpu_bill * Decimal(str(used))
-    parts: list[tuple[str, Decimal]] = [("GPUs, carried load", carried), ("GPUs, idle head-room", gpu_bill - carried)]
+    parts: list[tuple[str, Decimal]] = [(CARRIED_LOAD, carried), (HEAD_ROOM, gpu_bill - carried)]
     if operations is not None:
-        parts.append(("engine operations", operations.gpu_hours * price.usd_per_gpu_hour * class_factor))
+        parts.append((OPERATIONS, operations.gpu_hours * price.usd_per_gpu_hour * class_factor))
         if operations_costs is not None:
-            parts.append(("people", operations.people_hours * operations_costs.people_usd_per_hour))
+            parts.append((PEOPLE, operations.people_hours * operations_costs.people_usd_per_hour))
             licence = dict(operations_costs.licence_usd_per_gpu_year).get(engine, Decimal(0))
             parts.append(("engine licence", licence * gpus * hours / HOURS_PER_YEAR))
-    if energy_usd_per_hour is not None and not any(label == "electricity" for label, _ in price.parts):
-        parts.append(("electricity", energy_usd_per_hour * hours))
+    if energy_usd_per_hour is not None and not price.holds_electricity:
+        parts.append((ELECTRICITY, energy_usd_per_hour * hours))
     rounded = round_parts([part for i, part in enumerate(parts) if i < 2 or part[1]])
     bill = sum((usd for _, usd in rounded), Decimal(0).quantize(CENT))
     seconds = Decimal(str(load.req_per_s)) * hours * 3600

@@ -15,7 +15,7 @@ from typing import Literal
 from planner.economics.currency import CONVERTED_STEP, Converter
 from planner.economics.money import PRICE_STEP, money, round_parts
 from planner.economics.tariff import EnergyPrice, mean_usd_per_kwh
-from planner.economics.types import GpuHourPrice, PriceTerm
+from planner.economics.types import ELECTRICITY, PEOPLE, GpuHourPrice, PriceTerm
 from planner.errors import InputError
 from planner.units import HOURS_PER_YEAR
 
@@ -163,7 +163,7 @@ def _ownership(inputs: TcoInputs, energy: EnergyPrice | None) -> list[PriceTerm]
     formula = f"{_n(inputs.licence_usd_per_gpu_year)} per GPU and year x {inputs.gpus}"
     add("licence", inputs.licence_usd_per_gpu_year * gpus, formula, "licence_usd_per_gpu_year")
     formula = f"{_n(inputs.people_usd_per_gpu_month)} per GPU and month x 12 x {inputs.gpus}"
-    add("people", inputs.people_usd_per_gpu_month * 12 * gpus, formula, "people_usd_per_gpu_month")
+    add(PEOPLE, inputs.people_usd_per_gpu_month * 12 * gpus, formula, "people_usd_per_gpu_month")
     if inputs.power_kw is not None:
         if energy is None:
             raise InputError(
@@ -172,7 +172,7 @@ def _ownership(inputs: TcoInputs, energy: EnergyPrice | None) -> list[PriceTerm]
         kwh = mean_usd_per_kwh(energy)
         words = f"{_n(inputs.power_kw)} kW x PUE {_n(energy.pue)} x "
         yearly = inputs.power_kw * energy.pue * kwh * hours
-        add("electricity", yearly, f"{words}{_n(kwh)} per kWh x {HOURS_PER_YEAR:,} h", "power_kw")
+        add(ELECTRICITY, yearly, f"{words}{_n(kwh)} per kWh x {HOURS_PER_YEAR:,} h", "power_kw")
         demand = inputs.power_kw * energy.pue * energy.demand_usd_per_kw_month * 12
         add("demand charge", demand, f"{words}{_n(energy.demand_usd_per_kw_month)} per kW and month x 12", "power_kw")
     return found

@@ -10,6 +10,15 @@ from planner.economics.tariff import EnergyPrice
 
 __all__ = ["CostBreakdown", "EnergyPrice", "GpuHourPrice", "PriceSheet", "PriceTerm"]
 
+ELECTRICITY, PEOPLE = "electricity", "people"
+"""Labels of parts of a price per GPU-hour and of a bill."""
+
+GPU_BILL, CARRIED_LOAD, HEAD_ROOM = "GPUs", "GPUs, carried load", "GPUs, idle head-room"
+"""Labels of parts of a bill. All that begin with the first are the GPU price times GPU-hours."""
+
+OPERATIONS = "engine operations"
+"""Label of a part of a bill: GPU-hours that start-ups and builds take."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuHourPrice:
@@ -19,6 +28,11 @@ class GpuHourPrice:
     basis: Literal["tco", "rental", "catalogue"]
     source: str
     parts: tuple[tuple[str, Decimal], ...] = ()  # label, USD per GPU-hour; add up to usd_per_gpu_hour
+
+    @property
+    def holds_electricity(self) -> bool:
+        """Whether the price includes electricity already."""
+        return any(label == ELECTRICITY for label, _ in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

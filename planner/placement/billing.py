@@ -7,7 +7,7 @@ from decimal import Decimal
 from planner.economics.classes import factor_of
 from planner.economics.cost import ServedLoad, workload_cost
 from planner.economics.operations import operations_use
-from planner.economics.types import CostBreakdown, GpuHourPrice
+from planner.economics.types import GPU_BILL, CostBreakdown, GpuHourPrice
 from planner.engines import ResolvedSettings
 from planner.plan_types import PlanRequest, PlanWorkload
 from planner.units import HOURS_PER_MONTH
@@ -52,5 +52,5 @@ def bill_of(
 
 def beyond_gpus_usd_per_hour(cost: CostBreakdown, replicas: int) -> Decimal:
     """USD an hour of one replica beyond its GPUs: operations, people, engine licence, electricity."""
-    beyond = sum((usd for label, usd in cost.parts if not label.startswith("GPUs")), Decimal(0))
+    beyond = sum((usd for label, usd in cost.parts if not label.startswith(GPU_BILL)), Decimal(0))
     return (beyond / HOURS_PER_MONTH / replicas).quantize(Decimal("0.000001"))

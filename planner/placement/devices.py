@@ -13,11 +13,10 @@ from fractions import Fraction
 
 from planner.catalog import get_gpu
 from planner.catalog.mig import check_partition, mig_profile, slice_name
+from planner.economics.money import PRICE_STEP
 from planner.economics.types import GpuHourPrice
 from planner.errors import InputError
 from planner.plan_types import Consolidation, Move, Placement, PlanNode, PlanRequest
-
-PRICE_STEP = Decimal("0.0001")
 
 
 def with_slices(request: PlanRequest) -> PlanRequest:

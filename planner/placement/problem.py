@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import combinations
 
+from planner.economics.types import ELECTRICITY
 from planner.placement.fleet import NodeClass, fits_shape, group_nodes
-from planner.placement.siteenergy import electricity_at, holds_electricity
+from planner.placement.siteenergy import electricity_at
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.units import HOURS_PER_MONTH
 
@@ -180,7 +181,7 @@ def _site_electricity(
     """By class: electricity of one replica there less the mean that its extra cost holds; empty where none differs."""
     if candidate.watts_per_gpu is None or candidate.cost is None or not request.site_energy:
         return ()
-    held = dict(candidate.cost.parts).get("electricity", Decimal(0))
+    held = dict(candidate.cost.parts).get(ELECTRICITY, Decimal(0))
     mean = float(held / HOURS_PER_MONTH) / max(candidate.replicas, 1)
     busy = Decimal(str(workload.hours_per_month)) / HOURS_PER_MONTH
     found = []
@@ -188,7 +189,7 @@ def _site_electricity(
         node = classes[k].pattern
         gpus = candidate.gpus_per_replica * busy
         there = electricity_at(request, workload, candidate.gpu, candidate.watts_per_gpu, gpus, node.site)
-        amount = 0.0 if there is None or holds_electricity(node.price) else float(there)
+        amount = 0.0 if there is None or node.price.holds_electricity else float(there)
         found.append((k, amount - mean))
     return tuple(found) if any(abs(usd) > 1e-6 for _, usd in found) else ()
 

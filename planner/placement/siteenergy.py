@@ -7,18 +7,12 @@ from decimal import Decimal
 
 from planner.economics.energy import energy_usd_per_hour, power_profile
 from planner.economics.tariff import EnergyPrice
-from planner.economics.types import GpuHourPrice
 from planner.plan_types import PlanNode, PlanRequest, PlanWorkload
 
 
 def energy_at(request: PlanRequest, site: str) -> EnergyPrice | None:
     """The tariff of ``site``; that of the request where the site states none, None where neither is known."""
     return next((entry.energy for entry in request.site_energy if entry.site == site), request.energy)
-
-
-def holds_electricity(price: GpuHourPrice) -> bool:
-    """Whether the price of the GPU-hour includes electricity already."""
-    return any(label == "electricity" for label, _ in price.parts)
 
 
 def electricity_at(

@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import cache, lru_cache
 
 from planner.economics.operations import OperationsCosts, operations_use
+from planner.economics.types import ELECTRICITY
 from planner.engines.types import EngineName
 from planner.placement.problem import replicas_needed
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload, PurchaseOption
@@ -34,7 +35,7 @@ def _prices(nodes: tuple[PlanNode, ...], options: tuple[PurchaseOption, ...]) ->
     """By GPU: its lowest price, and whether that price holds electricity."""
     found: dict[str, tuple[float, bool]] = {}
     for node in (*nodes, *(option.node for option in options)):
-        entry = float(node.price.usd_per_gpu_hour), any(label == "electricity" for label, _ in node.price.parts)
+        entry = float(node.price.usd_per_gpu_hour), node.price.holds_electricity
         found[node.gpu] = min(entry, found.get(node.gpu, entry))
     return found
 
@@ -106,7 +107,7 @@ def _energy(candidate: Candidate, request: PlanRequest, change: Change) -> float
     if _prices(request.nodes, request.purchase_options)[candidate.gpu][1]:
         return 0.0
     if change.usd_per_kwh is None and candidate.cost is not None:
-        month = dict(candidate.cost.parts).get("electricity", Decimal(0))
+        month = dict(candidate.cost.parts).get(ELECTRICITY, Decimal(0))
         gpu_hours = float(candidate.cost.gpu_hours_per_month)
         return float(month) / gpu_hours * float(candidate.gpus_charged) if gpu_hours else 0.0
     price = float(request.energy.usd_per_kwh) if change.usd_per_kwh is None else change.usd_per_kwh

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from planner.economics.types import GPU_BILL, OPERATIONS, PEOPLE
 from planner.evidence import Interval
 from planner.placement.problem import replicas_needed
 from planner.plan_types import Candidate
@@ -18,8 +19,7 @@ from planner.recommend.costing import Change
 from planner.recommend.verdict import capacity_factors, engine_of, slices
 
 _EPSILON = 1e-9
-_BY_GPU_PRICE = ("GPUs", "engine operations")  # parts of a bill that move with the price of the GPU
-_PEOPLE = "people"
+_BY_GPU_PRICE = (GPU_BILL, OPERATIONS)  # parts of a bill that move with the price of the GPU
 _SLICES = {1: 20, 2: 20, 3: 8}  # by independent errors of prediction; more of them: _FEW
 _FEW = 5
 
@@ -55,7 +55,7 @@ def unit_of(candidate: Candidate) -> Unit:
     if candidate.cost is None or candidate.replicas < 1:
         raise ValueError(f"{candidate.id} has no bill")
     parts = [(label, float(usd)) for label, usd in candidate.cost.parts]
-    people = sum(usd for label, usd in parts if label == _PEOPLE)
+    people = sum(usd for label, usd in parts if label == PEOPLE)
     gpus = sum(usd for label, usd in parts if label.startswith(_BY_GPU_PRICE))
     other = sum(usd for _, usd in parts) - people - gpus
     count = candidate.replicas

@@ -16,6 +16,7 @@ from serving_samples import policy, step_model, trt_rules, uniform
 from planner.serving import state as k
 from planner.serving.arrivals import RequestSet, request_set
 from planner.serving.engine import InstanceRules, InstanceRun
+from planner.serving.simulator import sampled
 from planner.serving.types import Load
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_scheduler" / "runs.json"
@@ -68,6 +69,19 @@ def test_a_prompt_that_was_let_in_too_early_keeps_its_full_blocks(caching: bool,
     assert engine.ints[k.I_PREEMPTIONS] == 1
     assert engine.floats[k.F_PREFILLED] == computed
     assert engine.ints[k.I_STEPS] == steps
+
+
+def test_what_was_put_back_waits_again_in_the_timeline() -> None:
+    """The same two prompts: at every step both are running or waiting until they have ended."""
+    rules, requests = vllm(10, caching=True, budget=8, full_prompt=False), offline((24, 4), (24, 4))
+    engine = InstanceRun(step_model(), rules, record_rows=2, timeline_rows=100)
+    engine.give(requests)
+    engine.run()
+    records, line = engine.drain(), sampled(engine)
+    ended = np.sort(records[:, k.R_SEND] + records[:, k.R_E2E])
+    left = 2 - np.searchsorted(ended, line.t_s * 1000.0 + 1e-6)
+    assert np.array_equal(line.running + line.waiting, left)
+    assert line.waiting.tolist()[3:6] == [0, 1, 0], "let in, put back, let in again"
 
 
 @pytest.mark.parametrize(("caching", "computed"), [(True, 8 + 16 + 13), (False, 8 + 16 + 21)])

@@ -21,6 +21,9 @@ logging.getLogger("aiconfigurator_core").setLevel(logging.CRITICAL)
 BACKENDS = {"vllm": "vllm", "tensorrt_llm": "trtllm"}
 """The planner's engine names in the package's words."""
 
+BF16 = "bfloat16"  # in the package's words
+_LARGEST_PREFILL = 131072  # batch x prompt in the prefill tables
+
 AttentionKey = tuple[str, str, int, int]  # attention arithmetic, KV dtype, head_dim, window (0: full)
 MoeShape = tuple[int, int, int, int]  # hidden, expert intermediate, top-k, experts
 
@@ -67,6 +70,22 @@ class OperatorDatabase:
         except (RuntimeError, ValueError) as error:
             raise NoOperatorDataError(str(error).splitlines()[0]) from error
         return float(sum(row[1] for row in rows))
+
+    def prompts_ms(self, ops_json: str, prompts: float, each: float, past: float, factor: float = 1.0) -> float:
+        """Milliseconds of one operator for ``prompts`` prompts of ``each`` tokens after ``past``, times ``factor``.
+
+        What the tables do not hold (a part of a prompt, more tokens than were measured) is taken in proportion.
+        """
+        whole, length = max(1, round(prompts)), max(1, round(each))
+        factor *= prompts / whole if prompts > 1 else 1.0
+        if whole * length > _LARGEST_PREFILL:
+            fewer = max(1, _LARGEST_PREFILL // length)
+            factor *= whole / fewer
+            whole = fewer
+        past_tokens = max(0, round(past))
+        return factor * self.time_ms(
+            ops_json, context=True, batch=whole, length=length, prefix=past_tokens, tokens=whole * length
+        )
 
     def columns(self, family: str, table: str, names: tuple[str, ...]) -> Mapping[str, pa.Array] | None:
         """Columns of a raw table of this database's own version (no inherited rows); zeros for a column that it

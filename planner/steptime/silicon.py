@@ -13,34 +13,20 @@ from functools import lru_cache
 import numpy as np
 
 from planner.evidence import Evidence
-from planner.steptime.database import NoOperatorDataError, OperatorDatabase, open_database
+from planner.steptime.database import NoOperatorDataError, OperatorDatabase
 from planner.steptime.graph import AllReduceOp, AttentionOp, GemmOp, Mixer, MlaOp, MoeOp, StateOp, TokenOp
 from planner.steptime.roofline import RooflineSource
 from planner.steptime.silicon_attention import decode_grid, prefill_grid
+from planner.steptime.silicon_gemm import gemm_rows, row_ms
 from planner.steptime.silicon_mla import mla_decode, mla_prefill
 from planner.steptime.silicon_moe import moe_rows
 from planner.steptime.silicon_state import state_decode, state_prefill
 from planner.steptime.sources import F64, Timed, monotone
 
-GEMM_MODES = {
-    "bf16": "bfloat16",
-    "fp16": "bfloat16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "fp4": "nvfp4",
-    "int8": "sq",
-}
-"""Tables by stored precision where the arithmetic is as narrow as the weights."""
-WEIGHT_ONLY_MODES = {"int8": "int8_wo", "int4": "int4_wo"}
-"""Tables by stored precision where weights are widened to 16 bits; most systems have none."""
-
-_SMALLEST_SIDE = 32  # n and k in the GEMM tables
 _SMALLEST_MESSAGE = 128  # elements in the all-reduce tables
 _LARGE_MESSAGE_ROWS = 256
 _SLOW_LINK = 1.6
 _SLOW_EXPERTS = 3.0  # sound tables stay below 2.2 times the roofline (median over row counts)
-
-FP8_BLOCK_NOTE = "block-scaled FP8 GEMMs by TensorRT-LLM rows: those of vLLM hold host launch time at small batch"
 
 
 class SiliconSource:
@@ -140,60 +126,6 @@ def _fallen(timed: Timed, op: object, error: NoOperatorDataError) -> Timed:
     return replace(timed, notes=(*timed.notes, f"{what} by roofline: {error}"))
 
 
-@lru_cache(maxsize=65536)
-def gemm_rows(database: OperatorDatabase, op: GemmOp, rows: tuple[float, ...]) -> Timed:
-    """Time of one GEMM at each row count; raises NoOperatorDataError without a table for its format."""
-    from aiconfigurator_core.sdk import common, operations
-
-    widened = op.weight.stored not in ("bf16", "fp16") and op.weight.compute in ("bf16", "fp16")
-    mode_name = (WEIGHT_ONLY_MODES if widened else GEMM_MODES).get(op.weight.stored)
-    grid = database.gemm_grid()
-    if mode_name is None or mode_name not in grid:
-        raise NoOperatorDataError(f"no {op.weight.stored} GEMM rows for {database.backend} on {database.system}")
-    mode = common.GEMMQuantMode[mode_name]
-    n, k = max(op.n, _SMALLEST_SIDE), max(op.k, _SMALLEST_SIDE)  # smaller ones (expert gates) cost as much
-    text = database.serialise(("gemm", n, k, mode_name), lambda: operations.GEMM("gemm", 1, n, k, mode))
-    ms = np.array([_row_time(database, text, x) for x in rows])
-    evidence = Evidence.SILICON
-    notes: tuple[str, ...] = ()
-    if mode_name == "fp8_block" and database.backend == "vllm":
-        ms, evidence, notes = _sound_fp8_block(database, op, rows, ms)
-    largest_m = grid[mode_name][0]
-    if max(rows) > largest_m:
-        ms = _extend_linearly(np.array(rows), ms, largest_m)
-    return Timed(monotone(ms), evidence, notes)
-
-
-def _row_time(database: OperatorDatabase, text: str, rows: float) -> float:
-    whole = max(1, round(rows))
-    return database.time_ms(text, context=False, batch=1, length=1, tokens=whole)
-
-
-def _extend_linearly(rows: F64, ms: F64, largest: int) -> F64:
-    """Beyond the largest measured row count a GEMM is compute-bound: time grows with the rows."""
-    inside = rows <= largest
-    if not inside.any():
-        return ms
-    edge = int(np.flatnonzero(inside)[-1])
-    extended = ms.copy()
-    extended[~inside] = ms[edge] * rows[~inside] / rows[edge]
-    return extended
-
-
-def _sound_fp8_block(
-    database: OperatorDatabase, op: GemmOp, rows: tuple[float, ...], ms: F64
-) -> tuple[F64, Evidence, tuple[str, ...]]:
-    other = open_database(database.system, "tensorrt_llm")
-    if other is None or "fp8_block" not in other.gemm_grid():
-        return ms, Evidence.EXTRAPOLATED, ("block-scaled FP8 GEMM rows look launch-bound and no other rows exist",)
-    sound = gemm_rows(other, op, rows).ms
-    # A launch-bound row is slower by a constant; where both are compute-bound the engine's own row stands.
-    suspicious = ms > 1.3 * sound
-    if not suspicious.any():
-        return ms, Evidence.SILICON, ()
-    return np.where(suspicious, sound, ms), Evidence.EXTRAPOLATED, (FP8_BLOCK_NOTE,)
-
-
 @lru_cache(maxsize=4096)
 def _all_reduce(database: OperatorDatabase, op: AllReduceOp, rows: tuple[float, ...]) -> Timed:
     from aiconfigurator_core.sdk import operations
@@ -204,5 +136,5 @@ def _all_reduce(database: OperatorDatabase, op: AllReduceOp, rows: tuple[float, 
         ("all_reduce", op.hidden, op.gpus), lambda: operations.CustomAllReduce("all_reduce", 1, op.hidden, op.gpus)
     )
     fewest = _SMALLEST_MESSAGE / op.hidden  # below it the package goes on to nothing, an all-reduce to its latency
-    ms = np.array([_row_time(database, text, max(x, fewest)) for x in rows])
+    ms = np.array([row_ms(database, text, max(x, fewest)) for x in rows])
     return Timed(monotone(ms), Evidence.SILICON)

@@ -9,13 +9,11 @@ from functools import lru_cache
 import numpy as np
 
 from planner.evidence import Evidence
-from planner.steptime.database import AttentionKey, NoOperatorDataError, OperatorDatabase
+from planner.steptime.database import BF16, AttentionKey, NoOperatorDataError, OperatorDatabase
 from planner.steptime.graph import AttentionOp
 from planner.steptime.sources import F64, Timed, monotone, prefill_shape, windowed_context
 
 _LONGEST_PROMPT = 16384  # tokens; prompts in the prefill tables
-_LARGEST_PREFILL = 131072  # batch x prompt in the prefill tables
-_BF16 = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Geometry:
 
 
 def _kv_name(kv_dtype: str) -> str:
-    return "fp8" if kv_dtype == "fp8" else _BF16
+    return "fp8" if kv_dtype == "fp8" else BF16
 
 
 @lru_cache(maxsize=4096)
@@ -51,9 +49,9 @@ def geometry(database: OperatorDatabase, op: AttentionOp, decode: bool) -> Geome
     if not grid:
         raise NoOperatorDataError(f"no attention rows for {database.backend} on {database.system}")
     kv = _kv_name(op.kv_dtype)
-    fmha = "fp8" if kv == "fp8" and not decode and ("fp8", kv, op.head_dim, 0) in grid else _BF16
+    fmha = "fp8" if kv == "fp8" and not decode and ("fp8", kv, op.head_dim, 0) in grid else BF16
     if (fmha, kv, op.head_dim, 0) not in grid and not any(key[:2] == (fmha, kv) for key in grid):
-        kv, fmha = _BF16, _BF16
+        kv, fmha = BF16, BF16
         return _with(
             geometry(database, _replace_kv(op), decode), Evidence.EXTRAPOLATED, "KV cache rows of bf16 stand in"
         )
@@ -178,7 +176,7 @@ def _scale_head(ms: F64, scale: float) -> F64:
 def _decode_json(database: OperatorDatabase, found: Geometry, op: AttentionOp) -> str:
     from aiconfigurator_core.sdk import common, operations
 
-    kv_mode = common.KVCacheQuantMode["fp8" if found.kv_dtype == "fp8" else _BF16]
+    kv_mode = common.KVCacheQuantMode["fp8" if found.kv_dtype == "fp8" else BF16]
     return database.serialise(
         ("decode", found.heads, found.kv_heads, found.head_dim, found.window, found.kv_dtype, op.qk_norm),
         lambda: operations.GenerationAttention(
@@ -191,8 +189,8 @@ def _decode_json(database: OperatorDatabase, found: Geometry, op: AttentionOp) -
 def _prefill_json(database: OperatorDatabase, found: Geometry, op: AttentionOp) -> str:
     from aiconfigurator_core.sdk import common, operations
 
-    kv_mode = common.KVCacheQuantMode["fp8" if found.kv_dtype == "fp8" else _BF16]
-    fmha = common.FMHAQuantMode["fp8" if found.fmha == "fp8" else _BF16]
+    kv_mode = common.KVCacheQuantMode["fp8" if found.kv_dtype == "fp8" else BF16]
+    fmha = common.FMHAQuantMode["fp8" if found.fmha == "fp8" else BF16]
     return database.serialise(
         ("prefill", found.heads, found.kv_heads, found.head_dim, found.window, found.kv_dtype, found.fmha, op.qk_norm),
         lambda: operations.ContextAttention(
@@ -233,14 +231,4 @@ def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: floa
     elif each > _LONGEST_PROMPT:
         factor = (each / _LONGEST_PROMPT) ** 2
         each = _LONGEST_PROMPT
-    count = prompts * fold
-    whole = max(1, round(count))
-    factor *= count / whole if count > 1 else 1.0
-    length = max(1, round(each))
-    if whole * length > _LARGEST_PREFILL:
-        fewer = max(1, _LARGEST_PREFILL // length)
-        factor *= whole / fewer
-        whole = fewer
-    return factor * database.time_ms(
-        text, context=True, batch=whole, length=length, prefix=max(0, round(past)), tokens=whole * length
-    )
+    return database.prompts_ms(text, prompts * fold, each, past, factor)

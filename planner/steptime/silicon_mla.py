@@ -8,14 +8,13 @@ from functools import lru_cache
 import numpy as np
 
 from planner.evidence import Evidence
-from planner.steptime.database import NoOperatorDataError, OperatorDatabase, open_database
+from planner.steptime.database import BF16, NoOperatorDataError, OperatorDatabase, open_database
 from planner.steptime.graph import GemmOp, MlaOp
+from planner.steptime.silicon_gemm import gemm_rows
 from planner.steptime.sources import F64, Timed, monotone, prefill_shape
 
-_BF16 = "bfloat16"
 _LATENT = (512, 64)  # latent rank and rotary part of every measured row
 _LONGEST_PROMPT = 32768
-_LARGEST_PREFILL = 131072
 _LARGEST_KV = 131072
 _GLM_NOPE = 192
 _LAUNCH_BOUND = 1.3
@@ -24,7 +23,7 @@ _LAUNCH_BOUND = 1.3
 
 def _module_mode(op: MlaOp) -> str:
     """GEMM type of the measured attention module: blocks of FP8 stand for any narrow checkpoint."""
-    return _BF16 if op.weight.compute in ("bf16", "fp16") else "fp8_block"
+    return BF16 if op.weight.compute in ("bf16", "fp16") else "fp8_block"
 
 
 def _check(op: MlaOp) -> None:
@@ -39,8 +38,6 @@ def _measured_projections(op: MlaOp) -> tuple[tuple[int, int], ...]:
 
 def _projection_difference(database: OperatorDatabase, op: MlaOp, rows: F64) -> tuple[F64, bool]:
     """What the model's own projections cost more than those inside the measured module, and whether they differ."""
-    from planner.steptime.silicon import gemm_rows
-
     own = sorted((gemm.n, gemm.k) for gemm in op.projections)
     inside = sorted(_measured_projections(op))
     if own == inside or not op.projections:
@@ -61,8 +58,8 @@ def _text(database: OperatorDatabase, op: MlaOp, context: bool) -> str:
     from aiconfigurator_core.sdk import common, operations
 
     mode = common.GEMMQuantMode[_module_mode(op)]
-    kv = common.KVCacheQuantMode["fp8" if op.kv_dtype == "fp8" else _BF16]
-    fmha = common.FMHAQuantMode[_BF16]
+    kv = common.KVCacheQuantMode["fp8" if op.kv_dtype == "fp8" else BF16]
+    fmha = common.FMHAQuantMode[BF16]
     key = ("mla", context, op.heads, op.native_heads, mode.name, kv.name, op.topk, op.nope_dim)
     if op.topk is None:
         return database.serialise(
@@ -153,16 +150,7 @@ def _prefill_point(database: OperatorDatabase, text: str, new: float, keys: floa
         shorter = min(each, _LONGEST_PROMPT)
         factor = each * keys / (shorter * (allowed + (shorter + 1) / 2))
         each, past = shorter, allowed
-    whole = max(1, round(prompts))
-    factor *= prompts / whole if prompts > 1 else 1.0
-    length = max(1, round(each))
-    if whole * length > _LARGEST_PREFILL:
-        fewer = max(1, _LARGEST_PREFILL // length)
-        factor *= whole / fewer
-        whole = fewer
-    return factor * database.time_ms(
-        text, context=True, batch=whole, length=length, prefix=max(0, round(past)), tokens=whole * length
-    )
+    return database.prompts_ms(text, prompts, each, past, factor)
 
 
 def _sparse_prefill_point(database: OperatorDatabase, text: str, new: float, keys: float) -> float:

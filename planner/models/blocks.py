@@ -28,6 +28,29 @@ class Layer:
     linears: tuple[Linear, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Routed experts of one layer, their router, and ``shared`` intermediate width that every token passes.
+
+    ``correction_bias`` is a per-expert routing bias outside the router's product; ``shared_gate`` a scalar gate of the
+    shared expert; ``latent`` > 0 lets experts work in a narrower space with projections in and out.
+    """
+
+    experts: int
+    per_token: int
+    intermediate: int
+    shared: int = 0
+    gated: bool = True
+    expert_bias: bool = False
+    router_bias: bool = False
+    correction_bias: bool = False
+    shared_gate: bool = False
+    latent: int = 0
+    prefix: str = "mlp"
+    router: str = "gate"
+    shared_prefix: str = "shared_experts"
+
+
 @dataclass(slots=True)
 class Draft:
     """A model before quantisation is applied. ``layer_path``: the checkpoint's prefix of a layer, ``{}`` its index."""
@@ -111,59 +134,51 @@ def dense_ffn(
     ]
 
 
-def moe_ffn(
-    hidden: int,
-    *,
-    experts: int,
-    per_token: int,
-    intermediate: int,
-    shared: int = 0,
-    gated: bool = True,
-    expert_bias: bool = False,
-    router_bias: bool = False,
-    correction_bias: bool = False,
-    shared_gate: bool = False,
-    latent: int = 0,
-    prefix: str = "mlp",
-    router: str = "gate",
-    shared_prefix: str = "shared_experts",
-) -> tuple[Ffn, list[Linear]]:
-    """Routed experts, their router, and ``shared`` intermediate width that every token passes.
-
-    ``correction_bias`` is a per-expert routing bias outside the router's product; ``shared_gate`` a scalar gate of the
-    shared expert; ``latent`` > 0 lets experts work in a narrower space with projections in and out.
-    """
-    factor = 2 if gated else 1
-    width = latent or hidden
-    up = "|".join(f"{prefix}.experts.*.{part}" for part in ("gate_proj", "up_proj", "gate_up_proj", "w1", "w3"))
-    down = f"{prefix}.experts.*.down_proj|{prefix}.experts.*.w2"
+def moe_ffn(hidden: int, moe: Moe) -> tuple[Ffn, list[Linear]]:
+    """Routed experts, their router, and what every token passes beside them."""
+    factor = 2 if moe.gated else 1
+    width = moe.latent or hidden
+    up = "|".join(f"{moe.prefix}.experts.*.{part}" for part in ("gate_proj", "up_proj", "gate_up_proj", "w1", "w3"))
+    down = f"{moe.prefix}.experts.*.down_proj|{moe.prefix}.experts.*.w2"
     linears = [
-        Linear("router", experts, hidden, Shard.REPLICATED, bias=router_bias, module=f"{prefix}.{router}"),
-        Linear("expert_gate_up", factor * intermediate, width, Shard.EXPERT, experts, bias=expert_bias, module=up),
-        Linear("expert_down", width, intermediate, Shard.EXPERT, experts, bias=expert_bias, module=down),
+        Linear(
+            "router", moe.experts, hidden, Shard.REPLICATED, bias=moe.router_bias, module=f"{moe.prefix}.{moe.router}"
+        ),
+        Linear(
+            "expert_gate_up",
+            factor * moe.intermediate,
+            width,
+            Shard.EXPERT,
+            moe.experts,
+            bias=moe.expert_bias,
+            module=up,
+        ),
+        Linear("expert_down", width, moe.intermediate, Shard.EXPERT, moe.experts, bias=moe.expert_bias, module=down),
     ]
-    if correction_bias:
+    if moe.correction_bias:
         linears.append(
-            Linear("norm", experts, 1, Shard.REPLICATED, module=f"{prefix}.{router}.e_score_correction_bias")
+            Linear(
+                "norm", moe.experts, 1, Shard.REPLICATED, module=f"{moe.prefix}.{moe.router}.e_score_correction_bias"
+            )
         )
-    if latent:
-        linears.append(Linear("latent", latent, hidden, Shard.REPLICATED, module=f"{prefix}.fc1_latent_proj"))
-        linears.append(Linear("latent", hidden, latent, Shard.REPLICATED, module=f"{prefix}.fc2_latent_proj"))
-    if shared:
-        path = f"{prefix}.{shared_prefix}"
+    if moe.latent:
+        linears.append(Linear("latent", moe.latent, hidden, Shard.REPLICATED, module=f"{moe.prefix}.fc1_latent_proj"))
+        linears.append(Linear("latent", hidden, moe.latent, Shard.REPLICATED, module=f"{moe.prefix}.fc2_latent_proj"))
+    if moe.shared:
+        path = f"{moe.prefix}.{moe.shared_prefix}"
         linears.append(
             Linear(
                 "shared_gate_up",
-                factor * shared,
+                factor * moe.shared,
                 hidden,
                 Shard.COLUMN,
                 module=f"{path}.gate_proj|{path}.up_proj|{path}.gate_up_proj",
             )
         )
-        linears.append(Linear("shared_down", hidden, shared, Shard.ROW, module=f"{path}.down_proj"))
-    if shared_gate:
-        linears.append(Linear("router", 1, hidden, Shard.REPLICATED, module=f"{prefix}.shared_expert_gate"))
-    return Ffn(shared, gated, experts, per_token, intermediate, shared), linears
+        linears.append(Linear("shared_down", hidden, moe.shared, Shard.ROW, module=f"{path}.down_proj"))
+    if moe.shared_gate:
+        linears.append(Linear("router", 1, hidden, Shard.REPLICATED, module=f"{moe.prefix}.shared_expert_gate"))
+    return Ffn(moe.shared, moe.gated, moe.experts, moe.per_token, moe.intermediate, moe.shared), linears
 
 
 def group_layers(layers: Iterable[Layer]) -> tuple[tuple[LayerGroup, ...], tuple[int, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.errors import InputError
-from planner.models.blocks import Draft, Layer, attention_linears, dense_ffn, moe_ffn, norm
+from planner.models.blocks import Draft, Layer, Moe, attention_linears, dense_ffn, moe_ffn, norm
 from planner.models.fields import LARGEST_LAYERS, Fields, divide
 from planner.models.spec import Attention, Ffn, Linear, Shard
 
@@ -20,25 +20,6 @@ KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_gro
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "n_ctx")
 INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 VOCAB = ("vocab_size", "padded_vocab_size")
-
-
-@dataclass(frozen=True, slots=True)
-class Moe:
-    """Routed feed-forward block of one layer, as ``planner.models.blocks.moe_ffn`` takes it."""
-
-    experts: int
-    per_token: int
-    intermediate: int
-    shared: int = 0
-    gated: bool = True
-    expert_bias: bool = False
-    router_bias: bool = False
-    correction_bias: bool = False
-    shared_gate: bool = False
-    latent: int = 0
-    prefix: str = "mlp"
-    router: str = "gate"
-    shared_prefix: str = "shared_experts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +144,18 @@ def feed_forward(hidden: int, moe: Moe | None, intermediate: int, gated: bool, b
     """The dense block, or the routed one when ``moe`` is given."""
     if moe is None:
         return dense_ffn(hidden, intermediate, gated=gated, bias=bias)
-    return moe_ffn(
-        hidden,
-        experts=moe.experts,
-        per_token=moe.per_token,
-        intermediate=moe.intermediate,
-        shared=moe.shared,
-        gated=moe.gated,
-        expert_bias=moe.expert_bias,
-        router_bias=moe.router_bias,
-        correction_bias=moe.correction_bias,
-        shared_gate=moe.shared_gate,
-        latent=moe.latent,
-        prefix=moe.prefix,
-        router=moe.router,
-        shared_prefix=moe.shared_prefix,
+    return moe_ffn(hidden, moe)
+
+
+def plain_draft(fields: Fields, hidden: int, layers: list[Layer], *, tied: bool = False) -> Draft:
+    """``layers`` between an embedding and a last norm, under the usual names of the configuration."""
+    return Draft(
+        hidden=hidden,
+        vocab=fields.integer("vocab_size"),
+        max_position=fields.integer(*POSITIONS),
+        layers=layers,
+        tied=fields.flag("tie_word_embeddings", default=tied),
+        extra=[norm(hidden, module="model.norm")],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import InputError
-from planner.models.blocks import Draft, Layer, moe_ffn, norm
+from planner.models.blocks import Draft, Layer, Moe, moe_ffn, norm
 from planner.models.families.decoder import HEADS, POSITIONS, layer_count, mtp_layer
 from planner.models.families.moe import experts_of
 from planner.models.fields import Fields, divide
@@ -34,12 +34,14 @@ def deepseek_v4(fields: Fields) -> Draft:
         mixer, linears = _attention(fields, hidden, ratios[index])
         ffn, ffn_linears = moe_ffn(
             hidden,
-            experts=experts,
-            per_token=per_token,
-            intermediate=width,
-            shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
-            correction_bias=index >= hashed,
-            prefix="ffn",
+            Moe(
+                experts=experts,
+                per_token=per_token,
+                intermediate=width,
+                shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
+                correction_bias=index >= hashed,
+                prefix="ffn",
+            ),
         )
         ffn_linears = [
             replace(linear, precision=precision) if linear.shard is Shard.EXPERT else linear for linear in ffn_linears

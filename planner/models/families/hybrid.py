@@ -6,8 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.errors import InputError
-from planner.models.blocks import Draft, Layer, attention_linears, dense_ffn, moe_ffn, norm
-from planner.models.families.decoder import HEADS, LAYERS, POSITIONS, head_dim, kv_heads, layer_count, mtp_layer
+from planner.models.blocks import Draft, Layer, Moe, attention_linears, dense_ffn, moe_ffn, norm
+from planner.models.families.decoder import (
+    HEADS,
+    LAYERS,
+    POSITIONS,
+    head_dim,
+    kv_heads,
+    layer_count,
+    mtp_layer,
+    plain_draft,
+)
 from planner.models.families.mla import mla_linears, mla_of
 from planner.models.families.moe import experts_of
 from planner.models.families.recurrent import gated_delta_net, kimi_delta_attention, mamba1, mamba2, rwkv5, state_bytes
@@ -15,17 +24,6 @@ from planner.models.fields import LARGEST_LAYERS, Fields
 from planner.models.spec import Attention, Ffn, Linear, Mla, RecurrentState, Shard
 
 Block = tuple[Ffn, list[Linear]]
-
-
-def _draft(fields: Fields, hidden: int, layers: list[Layer], *, tied: bool = False) -> Draft:
-    return Draft(
-        hidden=hidden,
-        vocab=fields.integer("vocab_size"),
-        max_position=fields.integer(*POSITIONS),
-        layers=layers,
-        tied=fields.flag("tie_word_embeddings", default=tied),
-        extra=[norm(hidden, module="model.norm")],
-    )
 
 
 def _types(fields: Fields, key: str, layers: int, known: set[str]) -> list[str]:
@@ -64,7 +62,7 @@ def qwen3_hybrid(fields: Fields) -> Draft:
     for kind in kinds:
         mixer, parts = (attention, full) if kind == "full_attention" else (state, linear)
         stack.append(Layer(mixer, block[0], (norm(hidden, 2), *parts, *block[1])))
-    draft = _draft(fields, hidden, stack)
+    draft = plain_draft(fields, hidden, stack)
     heads = fields.integer("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, low=0, high=64)
     like = Layer(attention, block[0], (norm(hidden, 2), *full, *block[1]))
     draft.mtp = [mtp_layer(like, hidden)] * heads
@@ -78,12 +76,14 @@ def _qwen_block(fields: Fields, hidden: int) -> Block:
     shared = fields.integer("shared_expert_intermediate_size", default=0, low=0)
     return moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=fields.integer("moe_intermediate_size"),
-        shared=shared,
-        shared_gate=shared > 0,
-        shared_prefix="shared_expert",
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=fields.integer("moe_intermediate_size"),
+            shared=shared,
+            shared_gate=shared > 0,
+            shared_prefix="shared_expert",
+        ),
     )
 
 
@@ -103,12 +103,14 @@ def kimi_linear(fields: Fields) -> Draft:
     narrow = fields.integer("routed_expert_hidden_size", default=0, low=0)
     routed = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=width,
-        shared=width * fields.integer("num_shared_experts", default=0, low=0, high=1000),
-        correction_bias=True,
-        latent=narrow,
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=width,
+            shared=width * fields.integer("num_shared_experts", default=0, low=0, high=1000),
+            correction_bias=True,
+            latent=narrow,
+        ),
     )
     first = fields.integer("first_k_dense_replace", default=0, low=0)
     dense = dense_ffn(hidden, fields.integer("intermediate_size")) if first else routed
@@ -118,7 +120,7 @@ def kimi_linear(fields: Fields) -> Draft:
         parts = latent if index + 1 in full else delta
         block = dense if index < first else routed
         stack.append(Layer(mixer, block[0], (norm(hidden, 2), *parts, *block[1])))
-    draft = _draft(fields, hidden, stack)
+    draft = plain_draft(fields, hidden, stack)
     if narrow:
         draft.notes.append("Latent projections of the experts and output gates are sized by their field names.")
     return draft
@@ -138,7 +140,7 @@ def nemotron_h(fields: Fields) -> Draft:
         "mlp": lambda: _nemotron_mlp(fields, hidden),
     }
     made = {kind: builders[kind]() for kind in set(kinds)}
-    draft = _draft(fields, hidden, [made[kind] for kind in kinds])
+    draft = plain_draft(fields, hidden, [made[kind] for kind in kinds])
     draft.layer_path = "backbone.layers.{}"
     heads = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
     if heads:
@@ -195,14 +197,16 @@ def _nemotron_moe(fields: Fields, hidden: int) -> Layer:
     experts, per_token = experts_of(fields)
     ffn, linears = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=fields.integer("moe_intermediate_size"),
-        shared=fields.integer("moe_shared_expert_intermediate_size", default=0, low=0),
-        gated=False,
-        correction_bias=True,
-        latent=fields.integer("moe_latent_size", default=0, low=0),
-        prefix="mixer",
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=fields.integer("moe_intermediate_size"),
+            shared=fields.integer("moe_shared_expert_intermediate_size", default=0, low=0),
+            gated=False,
+            correction_bias=True,
+            latent=fields.integer("moe_latent_size", default=0, low=0),
+            prefix="mixer",
+        ),
     )
     return Layer(None, ffn, (norm(hidden), *linears))
 
@@ -240,12 +244,14 @@ def granite_hybrid(fields: Fields) -> Draft:
         experts, per_token = experts_of(fields)
         block = moe_ffn(
             hidden,
-            experts=experts,
-            per_token=per_token,
-            intermediate=fields.integer("intermediate_size"),
-            shared=shared,
-            prefix="block_sparse_moe",
-            router="router",
+            Moe(
+                experts=experts,
+                per_token=per_token,
+                intermediate=fields.integer("intermediate_size"),
+                shared=shared,
+                prefix="block_sparse_moe",
+                router="router",
+            ),
         )
     else:
         block = dense_ffn(hidden, shared, prefix="shared_mlp")
@@ -254,7 +260,7 @@ def granite_hybrid(fields: Fields) -> Draft:
         recurrent = kind in ("mamba", "linear_attention")
         parts = mamba if recurrent else attention_linears(attention, hidden)
         stack.append(Layer(state if recurrent else attention, block[0], (norm(hidden, 2), *parts, *block[1])))
-    return _draft(fields, hidden, stack)
+    return plain_draft(fields, hidden, stack)
 
 
 def jamba(fields: Fields) -> Draft:
@@ -263,7 +269,7 @@ def jamba(fields: Fields) -> Draft:
     experts, per_token = experts_of(fields)
     width = fields.integer("intermediate_size")
     routed = moe_ffn(
-        hidden, experts=experts, per_token=per_token, intermediate=width, prefix="feed_forward", router="router"
+        hidden, Moe(experts=experts, per_token=per_token, intermediate=width, prefix="feed_forward", router="router")
     )
     dense = dense_ffn(hidden, width, prefix="feed_forward")
     attention = _attention(fields, hidden)
@@ -276,7 +282,7 @@ def jamba(fields: Fields) -> Draft:
         parts = attention_linears(attention, hidden) if full else mamba
         block = routed if experts > 1 and index % expert_every == expert_first else dense
         stack.append(Layer(attention if full else state, block[0], (norm(hidden, 2), *parts, *block[1])))
-    return _draft(fields, hidden, stack)
+    return plain_draft(fields, hidden, stack)
 
 
 def _period(fields: Fields, name: str) -> tuple[int, int]:

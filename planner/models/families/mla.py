@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.errors import InputError
-from planner.models.blocks import Draft, Layer, dense_ffn, moe_ffn, norm
+from planner.models.blocks import Draft, Layer, Moe, dense_ffn, moe_ffn, norm
 from planner.models.families.decoder import HEADS, POSITIONS, layer_count, mtp_layer
 from planner.models.families.moe import experts_of
 from planner.models.fields import Fields
@@ -73,11 +73,13 @@ def deepseek(fields: Fields) -> Draft:
     width = fields.integer("moe_intermediate_size")
     routed = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=width,
-        shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
-        correction_bias=fields.text("topk_method") == "noaux_tc",
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=width,
+            shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
+            correction_bias=fields.text("topk_method") == "noaux_tc",
+        ),
     )
     first = fields.integer("first_k_dense_replace", default=0, low=0)
     every = fields.integer("moe_layer_freq", default=1)

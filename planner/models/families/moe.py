@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import InputError
-from planner.models.families.decoder import Moe, Traits, windows_by_type
+from planner.models.blocks import Moe
+from planner.models.families.decoder import Traits, windows_by_type
 from planner.models.fields import Fields
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

@@ -7,22 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from planner.errors import InputError
-from planner.models.blocks import Draft, Layer, attention_linears, dense_ffn, moe_ffn, norm
-from planner.models.families.decoder import HEADS, KV_HEADS, POSITIONS, head_dim, kv_heads, layer_count
+from planner.models.blocks import Draft, Layer, Moe, attention_linears, dense_ffn, moe_ffn, norm
+from planner.models.families.decoder import HEADS, KV_HEADS, POSITIONS, head_dim, kv_heads, layer_count, plain_draft
 from planner.models.families.moe import experts_of
 from planner.models.fields import Fields
 from planner.models.spec import Attention, Ffn, Linear, Shard
-
-
-def _draft(fields: Fields, hidden: int, layers: list[Layer], *, tied: bool = False) -> Draft:
-    return Draft(
-        hidden=hidden,
-        vocab=fields.integer("vocab_size"),
-        max_position=fields.integer(*POSITIONS),
-        layers=layers,
-        tied=fields.flag("tie_word_embeddings", default=tied),
-        extra=[norm(hidden, module="model.norm")],
-    )
 
 
 def _flags(fields: Fields, key: str, layers: int) -> list[int]:
@@ -60,13 +49,15 @@ def llama4(fields: Fields) -> Draft:
     width = fields.integer("intermediate_size")
     routed = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=width,
-        shared=width,
-        prefix="feed_forward",
-        router="router",
-        shared_prefix="shared_expert",
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=width,
+            shared=width,
+            prefix="feed_forward",
+            router="router",
+            shared_prefix="shared_expert",
+        ),
     )
     step = fields.integer("interleave_moe_layer_step", default=1, high=1000)
     dense = dense_ffn(hidden, fields.integer("intermediate_size_mlp"), prefix="feed_forward") if step > 1 else routed
@@ -79,7 +70,7 @@ def llama4(fields: Fields) -> Draft:
         block = routed if (index + 1) % step == 0 else dense
         parts = attention_linears(attention, hidden, qkv_bias=bias, o_bias=bias)
         stack.append(Layer(attention, block[0], (norm(hidden, 2), *parts, *block[1])))
-    return _draft(fields, hidden, stack)
+    return plain_draft(fields, hidden, stack)
 
 
 def gemma4(fields: Fields) -> Draft:
@@ -112,7 +103,7 @@ def gemma4(fields: Fields) -> Draft:
                 norm(hidden, module="post_per_layer_input_norm"),
             ]
         stack.append(Layer(attention, ffn, tuple(linears)))
-    draft = _draft(fields, hidden, stack, tied=True)
+    draft = plain_draft(fields, hidden, stack, tied=True)
     if per_layer:
         rows = fields.integer("vocab_size_per_layer_input", default=draft.vocab)
         draft.extra += [
@@ -144,7 +135,9 @@ def _gemma4_experts(fields: Fields, hidden: int) -> tuple[Ffn, list[Linear]]:
     experts = fields.integer("num_experts", high=10**5)
     per_token = fields.integer("top_k_experts", "num_experts_per_tok", high=experts)
     width = fields.integer("moe_intermediate_size", "expert_intermediate_size")
-    ffn, linears = moe_ffn(hidden, experts=experts, per_token=per_token, intermediate=width, prefix="", router="router")
+    ffn, linears = moe_ffn(
+        hidden, Moe(experts=experts, per_token=per_token, intermediate=width, prefix="", router="router")
+    )
     extra = [norm(hidden, 4, module="moe_norms"), norm(experts, module="router.per_expert_scale")]
     return ffn, [replace(linear, module=linear.module.replace("|.", "|").lstrip(".")) for linear in linears] + extra
 
@@ -158,11 +151,13 @@ def mimo_v2(fields: Fields) -> Draft:
     width = fields.integer("moe_intermediate_size")
     routed = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=width,
-        shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
-        correction_bias=True,
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=width,
+            shared=width * fields.integer("n_shared_experts", default=0, low=0, high=1000),
+            correction_bias=True,
+        ),
     )
     sparse = _flags(fields, "moe_layer_freq", layers)
     dense = dense_ffn(hidden, fields.integer("intermediate_size")) if 0 in sparse else routed
@@ -172,7 +167,7 @@ def mimo_v2(fields: Fields) -> Draft:
         attention, parts = made[sliding[index]]
         block = routed if sparse[index] else dense
         stack.append(Layer(attention, block[0], (norm(hidden, 2), *parts, *block[1])))
-    return _draft(fields, hidden, stack)
+    return plain_draft(fields, hidden, stack)
 
 
 def _mimo_attention(fields: Fields, hidden: int, sliding: bool) -> tuple[Attention, list[Linear]]:
@@ -200,12 +195,14 @@ def step3p7(fields: Fields) -> Draft:
     experts, per_token = experts_of(fields)
     routed = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=fields.integer("moe_intermediate_size"),
-        shared=fields.integer("share_expert_dim", default=0, low=0),
-        correction_bias=fields.flag("use_moe_router_bias", default=True),
-        shared_prefix="share_expert",
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=fields.integer("moe_intermediate_size"),
+            shared=fields.integer("share_expert_dim", default=0, low=0),
+            correction_bias=fields.flag("use_moe_router_bias", default=True),
+            shared_prefix="share_expert",
+        ),
     )
     first = fields.integer("first_k_dense_replace", default=0, low=0)
     dense = dense_ffn(hidden, fields.integer("intermediate_size")) if first else routed
@@ -220,7 +217,7 @@ def step3p7(fields: Fields) -> Draft:
         parts.append(Linear("other", count, hidden, Shard.COLUMN, module="self_attn.g_proj"))
         block = dense if index < first else routed
         stack.append(Layer(attention, block[0], (norm(hidden, 2), *parts, *block[1])))
-    draft = _draft(fields, hidden, stack)
+    draft = plain_draft(fields, hidden, stack)
     if not fields.has("num_sliding_attention_heads"):
         draft.notes.append("config.json states no head count for sliding layers; that of full layers is used.")
     return draft
@@ -245,12 +242,14 @@ def minimax_m3(fields: Fields) -> Draft:
     experts, per_token = experts_of(fields)
     routed = moe_ffn(
         hidden,
-        experts=experts,
-        per_token=per_token,
-        intermediate=fields.integer("moe_intermediate_size", "intermediate_size"),
-        shared=fields.integer("shared_intermediate_size", default=0, low=0),
-        correction_bias=fields.flag("use_routing_bias", default=True),
-        prefix="block_sparse_moe",
+        Moe(
+            experts=experts,
+            per_token=per_token,
+            intermediate=fields.integer("moe_intermediate_size", "intermediate_size"),
+            shared=fields.integer("shared_intermediate_size", default=0, low=0),
+            correction_bias=fields.flag("use_routing_bias", default=True),
+            prefix="block_sparse_moe",
+        ),
     )
     frequency = _flags(fields, "moe_layer_freq", layers)
     dense = dense_ffn(hidden, fields.integer("dense_intermediate_size")) if 0 in frequency else routed
@@ -267,7 +266,7 @@ def minimax_m3(fields: Fields) -> Draft:
             ]
         block = routed if frequency[index] else dense
         stack.append(Layer(attention, block[0], (norm(hidden, 2), *parts, *block[1])))
-    return _draft(fields, hidden, stack)
+    return plain_draft(fields, hidden, stack)
 
 
 WINDOWED: dict[str, Callable[[Fields], Draft]] = {

@@ -94,7 +94,7 @@ class Chart:
         """What the picture shows, in words: how many rows, and from where to where each quantity runs."""
         spans = [self._span(at, column) for at, column in enumerate(self.columns) if column.numeric]
         lines = "1 line" if len(self.rows) == 1 else f"{len(self.rows):,} lines"
-        said = "; ".join(span for span in spans[:4] if span)
+        said = "; ".join(span for span in spans[:5] if span)
         return f"{self.title}: {lines}{f'; {said}' if said else ''}. The table holds the same data."
 
     def _span(self, at: int, column: Column) -> str:

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from controlplane.dashboard import figures_load, fmt, palette, planrow
 from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
 from controlplane.dashboard.planrow import Json
+from planner.recommend.curves import BURST_PERIOD_S, bursts_s
 
 DASHES = ("solid", "dash")
 AXES = {"rate": ("Request rate of one replica", "req/s"), "concurrency": ("Requests at once on one replica", "")}
@@ -53,25 +54,54 @@ def charts(curves: Sequence[Curve], workload: Json) -> list[Chart]:
     return [chart for chart in made if chart.rows]
 
 
-def timeline(curve: Curve) -> Chart | None:
-    """Queue, batch and KV occupancy while bursts come and go; None for one-pass models."""
-    found = curve.points.get("timeline")
-    if not found or not found["t_s"]:
-        return None
+def timelines(curve: Curve, whose: str = "") -> list[Chart]:
+    """Queue, batch and KV occupancy while bursts come and go, of an engine or of both pools of a unit, prefill first.
+
+    None for one-pass models, and where none is kept. ``whose`` where several candidates are drawn.
+    """
+    engine, unit = curve.points.get("timeline"), curve.points.get("unit_timeline")
+    rate = float(curve.points.get("burst_per_s") or 0.0)
     twice = "twice the knee" if curve.points.get("knee") else "twice what it can carry"
-    note = (
-        f"Simulated: {fmt.sig(curve.points['burst_per_s'])} requests/s, {twice}, for half of each 40 s, "
-        "and nothing in between."
+    said = (
+        f"{whose or 'Simulated'}: {fmt.sig(rate)} requests/s, {twice}, in the shaded half of each "
+        f"{BURST_PERIOD_S:.0f} s, and nothing in between."
     )
-    return figures_load.burst_timeline(found, note=note)
+    shaded = bursts_s(rate)
+    if engine and engine["t_s"]:
+        ranks = int((curve.candidate.get("settings") or {}).get("dp") or 1)
+        note = f"{said} Drawn is the first of {ranks} data-parallel ranks." if ranks > 1 else said
+        return [figures_load.burst_timeline(engine, note=note, bursts_s=shaded)]
+    if not unit:
+        return []
+    return [
+        figures_load.burst_timeline(
+            unit["prefill"], title="A burst in the prefill pool", ident="timeline-prefill", bursts_s=shaded,
+            note=f"{said} Every request begins here{_instances(curve, 'prefill')}.",
+        ),
+        figures_load.burst_timeline(
+            unit["decode"], title="A burst in the decode pool", ident="timeline-decode", bursts_s=shaded,
+            transferring=unit["transferring"],
+            note="The same run: a request waits here from the moment its KV cache has come from the prefill pool"
+            f"{_instances(curve, 'decode')}.",
+        ),
+    ]  # fmt: skip
+
+
+def _instances(curve: Curve, role: str) -> str:
+    """How many instances the chart of a pool adds up; nothing for one."""
+    count = int(((curve.candidate.get("disagg") or {}).get(role) or {}).get("instances", 1))
+    return f"; {count} instances, added up" if count > 1 else ""
 
 
 def no_timeline(curve: Curve) -> str:
     """Why there is no picture of a burst inside the engine; empty where there is one."""
-    if curve.points.get("timeline"):
+    if curve.points.get("timeline") or curve.points.get("unit_timeline"):
         return ""
     if curve.candidate.get("disagg"):
-        return "No timeline of a burst: prefill and decode pools are several engines, each with a queue of its own."
+        return (
+            "No timeline of a burst: these curves were drawn before prefill and decode pools had one. "
+            "A new plan of the scenario has it."
+        )
     return "No timeline of a burst: a request is one pass, so nothing waits in a batch or holds a KV cache."
 
 

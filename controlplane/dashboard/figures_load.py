@@ -154,25 +154,46 @@ def week(profile: Sequence[float], peak_per_s: float | None, *, ident: str = "we
     return make(ident, "Hours of the week", traces, figure_layout, columns, rows, note=note, size="short")
 
 
-def burst_timeline(timeline: Mapping[str, Sequence[float]], *, note: str = "", ident: str = "timeline") -> Chart:
-    """Running and waiting requests and the share of KV in use over a simulated run."""
+def burst_timeline(
+    timeline: Mapping[str, Sequence[float]],
+    *,
+    title: str = "A burst inside the engine",
+    note: str = "",
+    ident: str = "timeline",
+    transferring: Sequence[float] | None = None,
+    bursts_s: Sequence[tuple[float, float]] = (),
+) -> Chart:
+    """Running and waiting requests and the share of KV in use over a simulated run; ``bursts_s`` are shaded.
+
+    ``transferring``: requests whose cache is on its way to this pool.
+    """
     t = list(timeline["t_s"])
     running, waiting = list(timeline["running"]), list(timeline["waiting"])
     kv = [100 * v for v in timeline["kv_used"]]
-    traces = [
-        _series(t, running, "running", palette.ACCENT, "y"),
-        _series(t, waiting, "waiting", palette.ATTENTION, "y"),
-        _series(t, kv, "KV in use", palette.CATEGORIES[2], "y2"),
-    ]
+    lines = [("Running", running, palette.ACCENT), ("Waiting", waiting, palette.ATTENTION)]
+    if transferring is not None:
+        lines.append(("Cache on its way", list(transferring), palette.CATEGORIES[3]))
+    traces = [_series(t, values, word, colour, "y") for word, values, colour in lines]
+    traces.append(_series(t, kv, "KV cache in use", palette.CATEGORIES[2], "y2", " %"))
+    end = max(t)
     figure_layout = {
-        "xaxis": axis("Time", "s", anchor="y2"),
+        "xaxis": axis("Time", "s", anchor="y2", range=[0, end]),
         "yaxis": axis("Requests", domain=[0.42, 1], rangemode="tozero"),
-        "yaxis2": axis("KV", "%", domain=[0, 0.32], range=[0, 100]),
+        "yaxis2": axis("KV cache", "%", domain=[0, 0.32], range=[0, 100]),
+        "shapes": [
+            {
+                "type": "rect", "x0": start, "x1": min(stop, end), "y0": 0, "y1": 1, "yref": "paper", "layer": "below",
+                "fillcolor": palette.GRID, "opacity": 0.5, "line": {"width": 0},
+            }
+            for start, stop in bursts_s if start < end
+        ],
         "showlegend": True,
-    }
-    columns = (Column("Time", "s"), Column("Running"), Column("Waiting"), Column("KV in use", "%"))
-    rows = list(zip(t, running, waiting, kv, strict=True))
-    return make(ident, "A burst inside the engine", traces, figure_layout, columns, rows, note=note)
+    }  # fmt: skip
+    columns = (
+        Column("Time", "s"), *(Column(word, "requests") for word, _, _ in lines), Column("KV cache in use", "%"),
+    )  # fmt: skip
+    rows = list(zip(t, *(values for _, values, _ in lines), kv, strict=True))
+    return make(ident, title, traces, figure_layout, columns, rows, note=note)
 
 
 def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, ident: str = "kv-waste") -> Chart:
@@ -203,8 +224,8 @@ def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, iden
     return make(ident, "What the KV pool holds", traces, figure_layout, columns, rows)
 
 
-def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str) -> Any:
+def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str, unit: str = "") -> Any:
     return go.Scatter(
         x=x, y=y, name=name, mode="lines", line={"color": colour, "width": 1.5}, yaxis=yaxis,
-        hovertemplate=f"%{{x:.4g}} s<br>{name}: %{{y:.4g}}<extra></extra>",
+        hovertemplate=f"%{{x:.4g}} s<br>{name}: %{{y:.4g}}{unit}<extra></extra>",
     )  # fmt: skip

@@ -150,14 +150,32 @@ def _meets(found: Performance, workload: PlanWorkload) -> bool:
     return slo_ratio(workload.slo, found.ttft_ms, found.tpot_ms, found.tpot_ms, found.e2e_ms) <= 1.0
 
 
+def bursts_s(burst_per_s: float) -> tuple[tuple[float, float], ...]:
+    """From when to when requests come in the run of a timeline, in seconds of its time; the last burst may be cut."""
+    if burst_per_s <= 0:
+        return ()
+    # the last of N requests comes at N / rate (``arrivals``), so that it alone would begin one more burst
+    left = (_burst_requests(burst_per_s * BURST_ON_SHARE) - 1) / burst_per_s
+    found: list[tuple[float, float]] = []
+    on_s = BURST_ON_SHARE * BURST_PERIOD_S
+    while left > 0:
+        start = len(found) * BURST_PERIOD_S
+        found.append((start, start + min(left, on_s)))
+        left -= on_s
+    return tuple(found)
+
+
+def _burst_requests(rate: float) -> int:
+    return min(BURST_REQUESTS, max(50, round(rate * BURST_PERIOD_S * BURST_PERIODS)))
+
+
 def _burst(
     made: Instance | Disaggregated, workload: PlanWorkload, rate: float, seed: int
 ) -> Timeline | UnitTimeline | None:
     """The inside of an instance, or of both pools of a unit, while requests come at ``rate`` on average."""
-    requests = min(BURST_REQUESTS, max(50, round(rate * BURST_PERIOD_S * BURST_PERIODS)))
     load = Load(
-        "open", rate_per_s=rate, arrival="onoff", on_share=BURST_ON_SHARE, period_s=BURST_PERIOD_S, requests=requests,
-        prefix_hit=workload.load.prefix_hit,
+        "open", rate_per_s=rate, arrival="onoff", on_share=BURST_ON_SHARE, period_s=BURST_PERIOD_S,
+        requests=_burst_requests(rate), prefix_hit=workload.load.prefix_hit,
     )  # fmt: skip
     sides = workload.input_tokens, workload.output_tokens
     if isinstance(made, Instance):

@@ -99,6 +99,7 @@ def test_one_that_breaks_the_slo_can_be_drawn(plan: Plan, page: Client) -> None:
 
 def test_no_timeline_says_why() -> None:
     pools = curves.Curve("", {"disagg": {"prefill": {}}}, {"timeline": None})
-    assert "several engines" in curves.no_timeline(pools)
+    assert "before prefill and decode pools had one" in curves.no_timeline(pools)
+    assert curves.no_timeline(curves.Curve("", {"disagg": {}}, {"unit_timeline": {"transferring": [0]}})) == ""
     assert "one pass" in curves.no_timeline(curves.Curve("", {}, {"timeline": None}))
     assert curves.no_timeline(curves.Curve("", {}, {"timeline": {"t_s": [0]}})) == ""

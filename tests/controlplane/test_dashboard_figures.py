@@ -148,14 +148,37 @@ def test_load_curves_show_knee_limit_band_and_cost() -> None:
     for (_, _, rate, *_), (_, _, usd, low, high, _) in zip(tokens.rows, cost.rows, strict=True):
         assert usd == pytest.approx(3.6 / (rate * 3600) * 1e6)
         assert low < usd < high
-    assert curves.timeline(load_curves()) is None
+    assert curves.timelines(load_curves()) == []
+
+
+LINE = {"t_s": [0.0, 50.0], "running": [1, 2], "waiting": [0, 3], "kv_used": [0.1, 0.2], "live_kv": [0.1, 0.2]}
 
 
 def test_a_burst_has_its_timeline() -> None:
-    line = {"t_s": [0.0, 1.0], "running": [1, 2], "waiting": [0, 3], "kv_used": [0.1, 0.2]}
-    made = curves.timeline(load_curves(timeline=line, burst_per_s=4.0))
-    assert made is not None
+    (made,) = curves.timelines(load_curves(timeline=LINE, burst_per_s=4.0))
     assert "4 requests/s, twice the knee" in made.note
+    assert made.ident == "timeline"
+    assert [(shape.x0, shape.x1) for shape in made.figure.layout.shapes] == [(0.0, 20.0), (40.0, 50.0)]
+    (named,) = curves.timelines(load_curves(timeline=LINE, burst_per_s=4.0), "Chosen: vLLM")
+    assert named.note.startswith("Chosen: vLLM: 4 requests/s")
+
+
+def test_a_burst_in_a_unit_is_drawn_in_both_pools_on_one_axis() -> None:
+    pools = {"prefill": {"instances": 2}, "decode": {"instances": 1}}
+    unit = {"prefill": {**LINE, "running": [2, 0]}, "transferring": [0, 5], "decode": LINE}
+    made = load_curves(unit_timeline=unit, burst_per_s=4.0)
+    made.candidate["disagg"] = pools
+    prefill, decode = curves.timelines(made)
+    assert (prefill.ident, decode.ident) == ("timeline-prefill", "timeline-decode")
+    assert prefill.rows == ((0.0, 2, 0, 10.0), (50.0, 0, 3, 20.0))
+    assert decode.rows == ((0.0, 1, 0, 0, 10.0), (50.0, 2, 3, 5, 20.0))
+    assert [trace.name for trace in decode.figure.data] == ["Running", "Waiting", "Cache on its way", "KV cache in use"]
+    assert prefill.figure.layout.xaxis.range == decode.figure.layout.xaxis.range == (0, 50.0)
+    assert "2 instances, added up" in prefill.note
+    assert "instances" not in decode.note
+    assert "Cache on its way 0 to 5 requests" in decode.alternative
+    assert "KV cache in use 10 to 20 %" in decode.alternative
+    assert curves.no_timeline(made) == ""
 
 
 def test_a_flip_chart_marks_now_and_the_flip() -> None:

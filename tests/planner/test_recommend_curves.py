@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from fleet_samples import node, request, workload
 
 from planner.errors import InfeasibleError
 from planner.placement.candidates import candidates
 from planner.plan_types import Candidate, PlanWorkload
-from planner.recommend.curves import TIMELINE_SAMPLES, candidate_curve
+from planner.recommend.curves import TIMELINE_SAMPLES, bursts_s, candidate_curve
 from planner.serving.types import Lengths, Load, SloTarget
 
 CHAT = workload(
@@ -41,6 +42,22 @@ def test_an_open_load_passes_its_knee() -> None:
     assert curve.timeline is not None
     assert 2 <= len(curve.timeline.t_s) <= TIMELINE_SAMPLES
     assert max(curve.timeline.waiting) > 0, "twice the knee makes a queue"
+
+
+def test_requests_come_in_the_bursts_that_are_told() -> None:
+    candidate, asked = first(CHAT)
+    curve = candidate_curve(candidate, CHAT, asked)
+    spans = bursts_s(curve.burst_per_s)
+    assert [start for start, _ in spans] == [0.0, 40.0, 80.0]
+    line = curve.timeline
+    assert line is not None
+    grows = line.t_s[1:][np.diff(line.running + line.waiting) > 0]
+    outside = [at for at in grows if not any(start <= at <= stop + 0.5 for start, stop in spans)]
+    assert grows.size > 20
+    assert all(at == pytest.approx(120.0, abs=0.5) for at in outside), "only the last request comes after them"
+    assert bursts_s(0.0) == ()
+    assert bursts_s(2 * 100.0) == ((0.0, 20.0), (40.0, pytest.approx(50.0, abs=0.01))), "6,000 requests at most"
+    assert len(bursts_s(2 * 0.1)) == 13, "fifty requests at least"
 
 
 def test_the_same_candidate_gives_the_same_curve() -> None:

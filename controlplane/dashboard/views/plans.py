@@ -199,7 +199,7 @@ def _curves(
     first = kept.get(wanted[0][1]["id"]) if wanted else None
     found: dict[str, Any] = {
         "curve_charts": curves.charts(same_axis, row.workload) if same_axis else [],
-        "timeline": curves.timeline(drawn[0]) if drawn else None,
+        "timelines": curves.timelines(drawn[0], drawn[0].label if len(drawn) > 1 else "") if drawn else [],
         "timeline_reason": curves.no_timeline(drawn[0]) if drawn else "",
         "curve_reason": first.reason if first is not None and not first.points else "",
         "curve_candidate": wanted[0][1] if wanted else None,

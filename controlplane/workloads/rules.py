@@ -14,8 +14,8 @@ from planner.serving.types import Lengths
 if TYPE_CHECKING:
     from controlplane.workloads.models import Workload
 
-MAX_TOKENS = 10_000_000
-# far above any load: beyond, arithmetic of the planner no longer holds in floating point or a database's integers
+MAX_TOKENS = 10_000_000  # of one request, uploaded traces included
+# Far above any load: beyond, arithmetic of the planner no longer holds in floating point or a database's integers.
 MOST = (
     ("rate_per_s", 1_000_000, "requests/s"), ("concurrency", 100_000_000, "users"),
     ("requests", 2_000_000_000, "requests"), ("adapters", 1_000_000, "adapters"),

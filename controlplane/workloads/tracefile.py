@@ -20,13 +20,13 @@ import numpy as np
 from django.conf import settings
 
 from controlplane.core.tables import RowProblem, TableError, refuse
+from controlplane.workloads.rules import MAX_TOKENS
 from planner.catalog.prefixes import BLOCK_SIZES, block_tokens_of
 
 TIME_NAMES = ("timestamp_s", "time_s", "arrival_s", "timestamp", "time")
 INPUT_NAMES = ("input_tokens", "prompt_tokens", "input_length", "contexttokens", "input")
 OUTPUT_NAMES = ("output_tokens", "completion_tokens", "output_length", "generatedtokens", "output")
 PREFIX_NAMES = ("hash_ids", "prefix_block_ids")
-MAX_TOKENS = 10_000_000
 MAX_BLOCKS = 5_000_000
 MAX_PROBLEMS = 20
 YEAR_S = 366 * 86400.0

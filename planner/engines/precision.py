@@ -12,10 +12,9 @@ from planner.engines import model_traits as mt
 from planner.engines.types import EngineName, EngineSettings, ResolvedSettings
 from planner.engines.versions import at_least
 from planner.errors import InputError
-from planner.models.precision import with_precision
+from planner.models.precision import PRECISIONS, with_precision
 from planner.models.spec import ModelSpec
 
-PRECISIONS = ("as-config", "bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4", "mxfp4")
 KV_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp4")
 SIXTEEN_BIT = ("bf16", "fp16", "fp32")
 

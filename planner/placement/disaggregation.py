@@ -9,6 +9,7 @@ from decimal import Decimal
 from planner.catalog import get_model
 from planner.catalog.types import GpuSpec
 from planner.economics.cost import ServedLoad, throughput_factors
+from planner.economics.money import CENT
 from planner.economics.poolenergy import PoolWatts, pool_watts
 from planner.economics.types import CostBreakdown
 from planner.engines import EngineName
@@ -37,8 +38,6 @@ from planner.serving.sessions import mean_prompt
 
 NODES = 2
 """Nodes of a unit where one NVLink domain has no room for both pools."""
-
-CENT = Decimal("0.01")
 
 
 def disaggregated_candidates(

@@ -18,13 +18,13 @@ from planner.errors import InputError
 from planner.serving import bands
 from planner.serving.arrivals import request_set, trace_at_rate
 from planner.serving.metrics import percentiles, samples_of, slo_ratio
+from planner.serving.sizing import PROBE, STEEP
 from planner.serving.types import LargestLoad, Lengths, Load, SimResult, SloTarget
 from planner.steptime.kernel import step_ms
 from planner.steptime.types import StepModel, kernel_args
 
 REQUESTS = 1500
 PRECISION = 0.01
-PROBE = 1.03
 _NO_OUTPUT = Lengths("fixed", value=1)
 _Ratio = Callable[[Load], tuple[float, SimResult]]
 
@@ -169,7 +169,7 @@ def largest_encoder_load(
             break
     if best is None:
         return _answer(step, None, 0.0, steep=False, concurrency=0, runs=runs)
-    steep = ratio(_at_rate(load, low * PROBE, count))[0] > 1.1 or low > 0.97 * full.req_per_s
+    steep = ratio(_at_rate(load, low * PROBE, count))[0] > STEEP or low > 0.97 * full.req_per_s
     return _answer(step, best, low, steep=steep, concurrency=0, runs=runs)
 
 

@@ -25,9 +25,7 @@ from planner.engines.types import EngineName, ResolvedSettings
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.models.spec import ModelSpec
 from planner.serving.types import F64, I64
-
-PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
-"""What a GPU reaches over PCIe by generation, one direction."""
+from planner.steptime.roofline import PCIE_GB_S
 
 NVLINK_SHARE = 0.5
 NETWORK_SHARE = 0.9  # nixlbench, 64 KiB pieces over two 100 Gb/s rails: 22.9 to 23.8 of 25 GB/s (LMCache pull 4161)

@@ -29,7 +29,7 @@ from planner.steptime.graph import (
 )
 from planner.steptime.sources import F64, Fabric, Timed, prefill_shape, windowed_context
 
-_PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # one direction of x16, protocol overhead taken off
+PCIE_GB_S = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # by generation: one direction of x16, protocol overhead taken off
 _WIDE = ("bf16", "fp16", "fp32")
 _BF16 = WeightFormat("bf16", 16.0, "bf16")
 _USUAL_NODE = 8  # GPUs of a server where the fabric does not say
@@ -295,7 +295,7 @@ class RooflineSource:
     def _inside_gb_s(self, gpus: int) -> float:
         if self.gpu.link_gb_s and gpus <= (self.gpu.scale_up_domain or 1):
             return self.gpu.link_gb_s
-        return _PCIE_GB_S.get(self.gpu.pcie_gen or 4, 24.0)
+        return PCIE_GB_S.get(self.gpu.pcie_gen or 4, 24.0)
 
     def _link(self, moved_bytes: F64, gpus: int) -> F64:
         """Time to move ``moved_bytes`` per GPU in a collective of ``gpus``."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner.catalog.names import Stated, foreign_format, refuse_format, stated_quantisation
 from planner.catalog.tables import DATA, nearest, number, read_csv, simplified, whole
-from planner.errors import InputError, UnknownModelError
+from planner.errors import InputError, UnknownModelError, UnsupportedError
 from planner.models import load_config_file, parse, parse_config_text
 from planner.models.precision import with_precision
 from planner.models.quantization import STORED_BITS
@@ -94,6 +94,22 @@ def _known(text: str) -> _Meant | None:
     return None
 
 
+@cache
+def _unplanned() -> dict[str, str]:
+    """Simplified name, with and without its organisation -> why a known public model is not planned."""
+    rows = [row for row in read_csv("aliases.csv") if row["kind"] == "unplanned"]
+    return {simplified(name): row["note"] for row in rows for name in (row["alias"], row["alias"].rsplit("/", 1)[-1])}
+
+
+def _refuse_unplanned(text: str) -> None:
+    """Raise UnsupportedError when ``text`` names a public model whose layout or work is not modelled."""
+    stated = stated_quantisation(text)
+    for name in (text, *(part.rsplit("/", 1)[-1] for part in (text, stated.plain if stated else text))):
+        why = _unplanned().get(simplified(name))
+        if why is not None:
+            raise UnsupportedError(why, field="model", value=text, remedy="Plan a model whose layout is known.")
+
+
 def list_models() -> tuple[str, ...]:
     """Ids of the catalogue, sorted."""
     return tuple(sorted(_files()))
@@ -122,8 +138,10 @@ def get_model(id_or_path: str | os.PathLike[str], *, allow_path: bool = True) ->
         found = False
     if not found:
         refuse_format(text)
+        _refuse_unplanned(text)
+        remedy = f"{nearest(text, _files())} Or give the model's own config.json."
         raise UnknownModelError(
-            "is neither in the catalogue nor a config.json", field="model", value=text, remedy=nearest(text, _files())
+            "is neither in the catalogue nor a config.json", field="model", value=text, remedy=remedy
         )
     side = path.with_name("hf_quant_config.json")
     if path.name.endswith(".json") and not side.is_file():

@@ -160,5 +160,6 @@ _TOWERS: dict[str, _Counter] = {
     "kimi_k25": _moonvit,
     "kimi_k3": _moonvit,
     "kimi_vl": _moonvit,
+    "glm4v": _glm4v,
     "glm4v_moe": _glm4v,
 }

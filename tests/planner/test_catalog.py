@@ -172,7 +172,7 @@ def test_prices() -> None:
 
 
 def test_models_have_sources_and_close_names() -> None:
-    assert len(list_models()) == 169
+    assert len(list_models()) == 234
     for name in list_models():
         assert model_source(name).kind
     assert get_model("Meta-Llama-3.1-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"
@@ -329,10 +329,11 @@ def test_a_suffix_that_is_no_quantisation_is_no_name() -> None:
 
 
 def test_a_name_of_another_shape_is_no_alias() -> None:
-    """R1-Distill-Qwen-1.5B does not tie its head to its embeddings; Mistral 7B v0.1 has a window, v0.3 none."""
-    with pytest.raises(UnknownModelError, match="Did you mean"):
-        get_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
-    first, third = get_model("mistralai/Mistral-7B-v0.1"), get_model("mistralai/Mistral-7B-v0.3")
-    assert (first.vocab, third.vocab) == (32_000, 32_768)
-    assert first.total_params == 7_241_732_096
-    assert first.groups != third.groups
+    """R1-Distill-Qwen-1.5B does not tie its head to its embeddings; Mistral 7B v0.1 alone has a window."""
+    distilled, base = get_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"), get_model("Qwen/Qwen2.5-1.5B")
+    assert distilled.total_params - base.total_params == 151_936 * 1536
+    assert (distilled.tied_embeddings, base.tied_embeddings) == (False, True)
+    first, second, third = (get_model(f"mistralai/Mistral-7B-v0.{version}") for version in (1, 2, 3))
+    assert (first.vocab, second.vocab, third.vocab) == (32_000, 32_000, 32_768)
+    assert first.total_params == second.total_params == 7_241_732_096
+    assert [model.groups[0].mixer.window for model in (first, second, third)] == [4096, None, None]

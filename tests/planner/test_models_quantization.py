@@ -96,7 +96,7 @@ def test_stored_bits(section: dict[str, Any], precision: str, bits: float) -> No
 
 
 def test_alias_takes_the_quantisation_its_name_states() -> None:
-    assert get_model("Qwen/Qwen3-14B-FP8").quantization.precision == "fp8"
+    assert get_model("Qwen/Qwen3-14B-FP8").quantization.precision == "fp8_block"
     assert get_model("Qwen/Qwen3-14B-AWQ").quantization.precision == "int4"
     assert get_model("nvidia/DeepSeek-R1-NVFP4").quantization.precision == "fp4"
     assert get_model("meta-llama/Llama-3.1-8B").quantization.method == "none"

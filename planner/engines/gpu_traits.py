@@ -38,6 +38,11 @@ def is_a100(gpu: GpuSpec) -> bool:
     return "a100" in gpu.name.lower()
 
 
+def is_h100_or_h200(gpu: GpuSpec) -> bool:
+    """Whether the device name says H100 or H200, which vLLM 0.8.0 to 0.8.4 looked for."""
+    return any(word in gpu.name.lower() for word in ("h100", "h200"))
+
+
 def has_nvlink(gpu: GpuSpec) -> bool:
     """Whether several GPUs of this kind talk over NVLink or NVSwitch rather than PCIe."""
     return "nvlink" in gpu.link.lower() and "bridge" not in gpu.link.lower() and (gpu.scale_up_domain or 2) > 1

@@ -1,7 +1,7 @@
 """How vLLM fills in what a user leaves open, by version, GPU and model.
 
 Read from ``EngineArgs.get_batch_defaults``, ``config/cache.py``, ``config/scheduler.py``, ``config/vllm.py`` and
-``platforms/cuda.py`` of the releases 0.10.2 to 0.33.0. Each value comes with a sentence on where it came from.
+``platforms/cuda.py`` of the releases 0.8.0 to 0.33.0. Each value comes with a sentence on where it came from.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
+from planner.engines import vllm_v0 as v0
 from planner.engines.precision import changes_precision, kv_cache_precision, run_precision
 from planner.engines.types import EngineSettings, ResolvedSettings
 from planner.engines.versions import at_least
@@ -48,11 +49,14 @@ def batch_defaults(version: str, gpu: GpuSpec, world_size: int) -> tuple[int, in
     """Default (max_num_batched_tokens, max_num_seqs) of ``vllm serve`` before clamps, and the reason in words."""
     if gt.is_cpu(gpu):
         return 2048 * world_size, 128 * world_size, f"vLLM {version} default for CPUs ({world_size} ranks)"
-    if at_least(version, "0.8.0") and not at_least(version, "0.9.0") and gpu.total_gib < SMALL_DEVICE_GIB:
-        return 2048, 1024, f"vLLM {version} default for GPUs under {SMALL_DEVICE_GIB:.0f} GiB"
-    small_by_name = gt.is_a100(gpu) or (at_least(version, "0.33.0") and gpu.compute_capability == 12.1)
+    if not at_least(version, "0.8.5"):
+        if gt.is_h100_or_h200(gpu):
+            return 8192, 1024, f"vLLM {version} default for H100 and H200"
+        return 2048, 256 if at_least(version, "0.8.4") else 1024, f"vLLM {version} default but for H100 and H200"
+    a100 = gt.is_a100(gpu) and at_least(version, "0.9.0")
+    small_by_name = a100 or (at_least(version, "0.33.0") and gpu.compute_capability == 12.1)
     if gpu.total_gib < SMALL_DEVICE_GIB or small_by_name:
-        why = "A100 by name" if gt.is_a100(gpu) else f"under {SMALL_DEVICE_GIB:.0f} GiB"
+        why = "A100 by name" if a100 else f"under {SMALL_DEVICE_GIB:.0f} GiB"
         return 2048, 256, f"vLLM {version} default for small GPUs ({why})"
     if gpu.total_gib >= LARGE_DEVICE_GIB and at_least(version, "0.28.0"):
         return 16384, 1024, f"vLLM {version} default for GPUs of {LARGE_DEVICE_GIB:.0f} GiB or more"
@@ -140,13 +144,21 @@ def resolve(
     generate = model.task == "generate"
 
     max_model_len = pick_length(settings, model, expected_len, origin)
+    first = v0.runs_v0(version, gpu)
     chunked = settings.enable_chunked_prefill
     if chunked is None:
         chunked = generate and not mt.is_encoder_only(model)
-        origin["enable_chunked_prefill"] = default if chunked else f"{default} for models that do not generate"
+        chunked = chunked and (not first or v0.chunks_by_default(settings, model, gpu, max_model_len))
+        off = "of the V0 engine" if first and generate else "for models that do not generate"
+        origin["enable_chunked_prefill"] = default if chunked else f"{default} {off}"
     else:
         origin["enable_chunked_prefill"] = USER
-    mbt, mns = _batch_limits(settings, gpu, version, max_model_len, chunked, origin)
+    limits = (
+        v0.batch_defaults(version, model, max_model_len, chunked)
+        if first and not gt.is_cpu(gpu)
+        else batch_defaults(version, gpu, settings.tp * settings.pp)
+    )
+    mbt, mns = _batch_limits(settings, limits, max_model_len, chunked, origin)
 
     utilization = settings.gpu_memory_utilization
     origin["gpu_memory_utilization"] = USER if utilization is not None else default
@@ -161,7 +173,7 @@ def resolve(
     prefix = settings.enable_prefix_caching
     origin["enable_prefix_caching"] = USER if prefix is not None else default
     if prefix is None:
-        prefix = chunked and (not mt.is_recurrent(model) or at_least(version, "0.20.2"))
+        prefix = chunked and not first and (not mt.is_recurrent(model) or at_least(version, "0.20.2"))
 
     sampler = settings.sampler
     if sampler == "auto":
@@ -254,13 +266,12 @@ def pick_length(settings: EngineSettings, model: ModelSpec, expected_len: int | 
 
 def _batch_limits(
     settings: EngineSettings,
-    gpu: GpuSpec,
-    version: str,
+    defaults: tuple[int, int, str],
     max_model_len: int,
     chunked: bool,
     origin: dict[str, str],
 ) -> tuple[int, int]:
-    default_mbt, default_mns, why = batch_defaults(version, gpu, settings.tp * settings.pp)
+    default_mbt, default_mns, why = defaults
     mbt = settings.max_num_batched_tokens
     mns = settings.max_num_seqs
     origin["max_num_seqs"] = USER if mns is not None else why

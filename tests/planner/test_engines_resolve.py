@@ -20,6 +20,16 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 @pytest.mark.parametrize(
     ("version", "name", "budget", "sequences"),
     [
+        ("0.7.3", "H100", 8192, 256),
+        ("0.8.0", "H100", 8192, 1024),
+        ("0.8.3", "L40S", 2048, 1024),
+        ("0.8.4", "L40S", 2048, 256),
+        ("0.8.4", "MI300X", 2048, 256),
+        ("0.8.5", "MI300X", 8192, 1024),
+        ("0.8.5", "A100-80GB", 8192, 1024),
+        ("0.9.0", "A100-80GB", 2048, 256),
+        ("0.10.1", "T4", 8192, 256),
+        ("0.10.2", "T4", 2048, 256),
         ("0.10.2", "H100", 8192, 1024),
         ("0.24.0", "H200", 8192, 1024),
         ("0.24.0", "B200", 8192, 1024),
@@ -35,6 +45,27 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 def test_vllm_batch_defaults(version: str, name: str, budget: int, sequences: int) -> None:
     resolved = resolve(vllm(version, max_model_len=8192), get_model(LLAMA), gpu(name))
     assert (resolved.max_num_batched_tokens, resolved.max_num_seqs) == (budget, sequences)
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "changes", "budget"),
+    [
+        ("0.6.4", 8192, {}, 8192),
+        ("0.6.4", 40_000, {}, 512),
+        ("0.6.5", 40_000, {}, 2048),
+        ("0.7.3", 40_000, {"max_loras": 1}, 40_000),
+        ("0.7.3", 1024, {}, 2048),
+        ("0.7.3", 40_000, {"enable_chunked_prefill": False}, 40_000),
+        ("0.8.0", 40_000, {"max_loras": 1}, 8192),
+    ],
+)
+def test_the_first_generation_runs_whole_prompts_unless_they_are_long(
+    version: str, length: int, changes: dict[str, int], budget: int
+) -> None:
+    resolved = resolve(vllm(version, max_model_len=length, **changes), get_model(LLAMA), h100())
+    assert resolved.max_num_batched_tokens == budget
+    assert resolved.enable_chunked_prefill is (budget < length)
+    assert resolved.enable_prefix_caching is (version == "0.8.0")
 
 
 @pytest.mark.parametrize(("version", "share"), [("0.10.2", 0.9), ("0.19.0", 0.9), ("0.20.2", 0.92), ("0.33.0", 0.92)])

@@ -16,7 +16,7 @@ from planner.catalog.traces import RateProfile
 from planner.errors import InputError
 from planner.plan_types import PlanRequest, PlanWorkload
 from planner.serving.arrivals import mean_rate, trace_at_rate
-from planner.serving.types import Load
+from planner.serving.types import Lengths, Load
 
 WEEK_HOURS = 168
 MOST_OF_AN_HOUR = 1e12
@@ -74,6 +74,19 @@ def _planned(workload: PlanWorkload) -> PlanWorkload:
     load = workload.load if growth == 1.0 else scaled_load(workload.load, growth)
     share = mean_share(workload.hour_profile) if workload.hour_profile else workload.mean_load_share
     return replace(workload, load=load, mean_load_share=share)
+
+
+def scaled_lengths(lengths: Lengths, factor: float) -> Lengths:
+    """Lengths times ``factor``, at least one token."""
+    return replace(
+        lengths,
+        value=max(1, round(lengths.value * factor)) if lengths.kind == "fixed" else lengths.value,
+        mean=lengths.mean * factor,
+        sd=lengths.sd * factor,
+        low=max(1, round(lengths.low * factor)) if lengths.kind == "uniform" else lengths.low,
+        high=max(1, round(lengths.high * factor)) if lengths.kind == "uniform" else lengths.high,
+        samples=tuple(max(1, round(n * factor)) for n in lengths.samples),
+    )
 
 
 def scaled_load(load: Load, factor: float) -> Load:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from planner.catalog import get_model
+from planner.demand import scaled_lengths
 from planner.placement.sizing import demand_per_s
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
 from planner.recommend.resizing import Rates, adapted, cheapest_of_each, rates_of, redeployed, resized
 from planner.recommend.verdict import engine_of
-from planner.serving.types import Lengths
 from planner.verdict_types import CurveAt, FlipPoint
 from planner.words import ENGINE_LABEL, article, figure
 
@@ -223,7 +223,7 @@ def _simulated(
         today = getattr(workload, field).expected
 
         def at_length(value: float, near: Rates, field: str = field, today: float = today) -> list[Candidate]:
-            lengths = scaled(getattr(workload, field), value / today)
+            lengths = scaled_lengths(getattr(workload, field), value / today)
             changes: dict[str, Any] = {field: lengths}
             return resized(top, instances, replace(workload, **changes), request, near)
 
@@ -309,19 +309,6 @@ def _stepwise(steps: _Steps, workload: PlanWorkload, request: PlanRequest, winne
             wins(value)
     found = _point(name, unit, current, nearest, (min(values), max(values)), winner)
     return replace(found, curve=tuple(seen[value] for value in sorted(seen)))
-
-
-def scaled(lengths: Lengths, factor: float) -> Lengths:
-    """Lengths times ``factor``, at least one token."""
-    return replace(
-        lengths,
-        value=max(1, round(lengths.value * factor)) if lengths.kind == "fixed" else lengths.value,
-        mean=lengths.mean * factor,
-        sd=lengths.sd * factor,
-        low=max(1, round(lengths.low * factor)) if lengths.kind == "uniform" else lengths.low,
-        high=max(1, round(lengths.high * factor)) if lengths.kind == "uniform" else lengths.high,
-        samples=tuple(max(1, round(n * factor)) for n in lengths.samples),
-    )
 
 
 def _point(

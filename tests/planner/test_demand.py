@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from planner.catalog import get_rate_profile
-from planner.demand import WEEK_HOURS, demand_notes, hour_of_week, mean_share, planned, scaled_load
+from planner.demand import WEEK_HOURS, demand_notes, hour_of_week, mean_share, planned, scaled_lengths, scaled_load
 from planner.errors import InputError
 from planner.fleet_file import load_fleet_file
 from planner.plan import check_request, make_plan
@@ -137,3 +137,10 @@ def test_where_pools_are_not_searched_the_plan_says_so(tmp_path: Path, load: Loa
     assert bool(found) == bool(said)
     assert all(said in note for note in found)
     assert not [note for note in demand_notes([replace(asked, slo=limits[:1])]) if "pools" in note]
+
+
+def test_lengths_scale_in_every_form() -> None:
+    assert scaled_lengths(Lengths("fixed", value=100), 0.25).value == 25
+    assert scaled_lengths(Lengths("normal", mean=100, sd=10), 2).sd == 20
+    assert scaled_lengths(Lengths("uniform", low=1, high=9), 0.01).high == 1
+    assert scaled_lengths(Lengths("samples", samples=(3, 300)), 0.1).samples == (1, 30)

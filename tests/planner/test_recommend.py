@@ -15,7 +15,7 @@ from planner.placement.candidates import candidates
 from planner.plan_types import EnginePlan, Placement
 from planner.recommend import verdict
 from planner.recommend.costing import Change, best_of, usd_per_hour
-from planner.recommend.flips import _search, _sweeps, engine_costs, flip_points, scaled
+from planner.recommend.flips import _search, _sweeps, engine_costs, flip_points
 from planner.recommend.rules import _hybrid, _ttft
 from planner.recommend.tornado import tornado
 from planner.recommend.verdict import margin_of
@@ -264,13 +264,6 @@ def test_hourly_cost_counts_replicas_operations_and_power() -> None:
     assert usd_per_hour(one, work, asked, Change()) == pytest.approx(expected)
     assert usd_per_hour(one, work, asked, Change(load_factor=0.5)) == pytest.approx(expected / 2)
     assert best_of([], work, asked, Change()) is None
-
-
-def test_lengths_scale_in_every_form() -> None:
-    assert scaled(Lengths("fixed", value=100), 0.25).value == 25
-    assert scaled(Lengths("normal", mean=100, sd=10), 2).sd == 20
-    assert scaled(Lengths("uniform", low=1, high=9), 0.01).high == 1
-    assert scaled(Lengths("samples", samples=(3, 300)), 0.1).samples == (1, 30)
 
 
 @pytest.mark.parametrize(

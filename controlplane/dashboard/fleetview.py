@@ -17,7 +17,7 @@ from django.utils import timezone
 from controlplane.dashboard import gpumap, planrow, planview, selectors
 from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu, GpuModel, Node, Price
-from controlplane.inventory.services import exchange_rates
+from controlplane.inventory.pricing import exchange_rates
 from controlplane.planning.models import PlacementRow, Plan
 from controlplane.workloads.models import Workload
 from planner.economics.currency import Converter, ExchangeRate

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from controlplane.core.admin import EditableInline, ReadOnlyInline, TableAdmin, guarded
 from controlplane.core.models import User
 from controlplane.deployments.models import Deployment
-from controlplane.inventory import resources, services
+from controlplane.inventory import pricing, resources, services
 from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 from controlplane.planning.models import PlacementRow, Plan
 from planner.errors import PlannerError
@@ -236,10 +236,10 @@ class ExchangeRateAdmin(InventoryAdmin):
 
 def _price(model: GpuModel, site: Site | None) -> str:
     try:
-        found = services.price_at(model, site, timezone.now().date())
+        found = pricing.price_at(model, site, timezone.now().date())
     except PlannerError:
         return "no price"
-    return f"{found.usd_per_gpu_hour:.2f} {services.price_currency(model, site)} ({found.basis})"
+    return f"{found.usd_per_gpu_hour:.2f} {pricing.price_currency(model, site)} ({found.basis})"
 
 
 def _indexes(indexes: list[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from controlplane.inventory import services
+from controlplane.inventory import gpus
 from controlplane.inventory.models import Node
 from controlplane.jobs.kinds import NodeJobKind, register
 from controlplane.jobs.models import Job
@@ -33,5 +33,5 @@ class Discover(NodeJobKind):
         return (
             {"differences": ["The node is no longer recorded."]}
             if node is None
-            else services.apply_discovery(node, observation)
+            else gpus.apply_discovery(node, observation)
         )

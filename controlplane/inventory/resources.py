@@ -7,7 +7,10 @@ from typing import Any
 from django.utils.text import slugify
 from import_export.fields import Field
 
+from controlplane.core import access
+from controlplane.core.models import Role
 from controlplane.core.resources import NamedForeignKey, RecordResource, TextList
+from controlplane.inventory.gpus import sync_gpus
 from controlplane.inventory.models import ExchangeRate, Gpu, GpuModel, Node, NodeType, Price, Site
 
 
@@ -70,8 +73,6 @@ class NodeResource(_Slugged):
 
     def after_save_instance(self, instance: Node, row: Any, **kwargs: Any) -> None:
         """Record its GPUs."""
-        from controlplane.inventory.services import sync_gpus
-
         sync_gpus(actor=kwargs.get("user"), node=instance, fresh=kwargs.get("is_create", False))
 
 
@@ -88,9 +89,6 @@ class GpuResource(RecordResource):
 
     def check_access(self, actor: Any, instance: Any) -> None:
         """An operator of the node's site."""
-        from controlplane.core import access
-        from controlplane.core.models import Role
-
         access.require(actor, Role.OPERATOR, instance.node.site)
 
 

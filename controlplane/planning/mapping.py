@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from controlplane.deployments.models import Calibration, Deployment
 from controlplane.inventory.models import Gpu, Node, Price, Site
-from controlplane.inventory.services import exchange_rates, hour_price, price_inputs, price_row, site_energy
+from controlplane.inventory.pricing import exchange_rates, hour_price, price_inputs, price_row, site_energy
 from controlplane.planning.models import Scenario
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import lengths_of, planner_model, trace_window

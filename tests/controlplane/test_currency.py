@@ -14,7 +14,7 @@ from controlplane import env
 from controlplane.core.models import User
 from controlplane.dashboard import compareview, fleetview, fmt
 from controlplane.inventory.models import ExchangeRate, Price
-from controlplane.inventory.services import exchange_rates
+from controlplane.inventory.pricing import exchange_rates
 from controlplane.planning import comparing
 from controlplane.planning.models import Plan, Scenario
 from tests.controlplane import fleet_fixture

@@ -15,7 +15,7 @@ from django.test import Client
 
 from controlplane.core.models import ChangeLog, SiteRole, User
 from controlplane.core.services import StaleVersionError, save_record
-from controlplane.inventory import services
+from controlplane.inventory import pricing, services
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
 from planner.errors import UnsupportedError
 from runners.contracts import DiscoveredGpu, DiscoveredHost, DiscoveredSlice, Observation
@@ -132,18 +132,18 @@ def test_price_by_day_and_site(h100: GpuModel, site: Site) -> None:
     price("2.00", dt.date(2026, 6, 1))
     price("9.00", dt.date(2027, 6, 1))
     day = dt.date(2026, 7, 1)
-    assert services.price_at(h100, None, dt.date(2026, 2, 1)).usd_per_gpu_hour == Decimal("2.50")
-    assert services.price_at(h100, site, day).usd_per_gpu_hour == Decimal("2.00")
+    assert pricing.price_at(h100, None, dt.date(2026, 2, 1)).usd_per_gpu_hour == Decimal("2.50")
+    assert pricing.price_at(h100, site, day).usd_per_gpu_hour == Decimal("2.00")
     price("3.00", dt.date(2026, 2, 1), site)
     h100 = GpuModel.objects.get(pk=h100.pk)
-    assert services.price_at(h100, site, day).usd_per_gpu_hour == Decimal("3.00"), "the site's own goes first"
+    assert pricing.price_at(h100, site, day).usd_per_gpu_hour == Decimal("3.00"), "the site's own goes first"
 
 
 def test_price_falls_back_to_the_catalogue_and_says_when_there_is_none(db: None) -> None:
     known = GpuModel.objects.create(name="H200-SXM-141GB")
-    assert services.price_at(known).basis == "catalogue"
+    assert pricing.price_at(known).basis == "catalogue"
     with pytest.raises(UnsupportedError, match="no rental price"):
-        services.price_at(GpuModel.objects.create(name="A10"))
+        pricing.price_at(GpuModel.objects.create(name="A10"))
 
 
 def test_tco_price_follows_from_its_inputs(operator: User, h100: GpuModel, site: Site) -> None:
@@ -158,7 +158,7 @@ def test_tco_price_follows_from_its_inputs(operator: User, h100: GpuModel, site:
         valid_from=dt.date(2026, 1, 1),
     )
     services.save_item(actor=operator, record=price)
-    found = services.hour_price(price)
+    found = pricing.hour_price(price)
     # 240,000 / 4 / 8,760 / 8 = 0.8562; 8 kW x 1.30 x 0.10 USD / 8 GPUs = 0.13
     assert found.usd_per_gpu_hour == Decimal("0.9862")
     assert sum(usd for _, usd in found.parts) == found.usd_per_gpu_hour
@@ -180,7 +180,7 @@ def test_discovery_is_kept_beside_the_record(node: Node) -> None:
         job_id="x", attempt=1, sequence=1, state="discovered", node="n1", at=0.0, gpus=(*gpus, seen_gpu(9, "GPU-9")),
         host=DiscoveredHost("h", "cpu", 8, 1, 1, {"vllm": "0.24.0"}),
     )  # fmt: skip
-    result = services.apply_discovery(node, observation)
+    result = apply_discovery(node, observation)
     assert result["differences"] == [
         "GPU 7 is recorded but was not found",
         "GPU 9 (NVIDIA H100) was found but is not recorded",
@@ -188,7 +188,7 @@ def test_discovery_is_kept_beside_the_record(node: Node) -> None:
     assert result["engines"] == {"vllm": "0.24.0"}
     assert node.gpus.get(index=7).state == Gpu.State.MISSING
     assert node.gpus.get(index=3).discovered_memory_mib == 81559
-    again = services.apply_discovery(node, observation)
+    again = apply_discovery(node, observation)
     assert again["differences"] == ["GPU 9 (NVIDIA H100) was found but is not recorded"]
 
 
@@ -203,7 +203,7 @@ def test_discovery_takes_slices_and_names_memory_of_dead_processes(node: Node) -
         seen = Observation(
             job_id="x", attempt=1, sequence=1, state="discovered", node="n1", at=0.0, gpus=tuple(gpus)
         )  # fmt: skip
-        return services.apply_discovery(node, seen)
+        return apply_discovery(node, seen)
 
     words = " | ".join(discover()["differences"])
     assert "GPU 0 was recorded with no slices and has 1g.10gb 1g.10gb 1g.10gb" in words

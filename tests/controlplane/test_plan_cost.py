@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.models import Role, User
 from controlplane.dashboard import costview, figures_cost
-from controlplane.inventory import services
+from controlplane.inventory import pricing, services
 from controlplane.inventory.models import ExchangeRate, GpuModel, Price, Site
 from controlplane.planning import mapping, report
 from controlplane.planning.exporting import answer_of
@@ -112,7 +112,7 @@ def test_tariffs_and_offers_are_checked(sample: dict[str, Any]) -> None:
     )  # fmt: skip
     services.save_item(actor=operator, record=price)
     assert price.usd_per_gpu_hour == Decimal("1.5")
-    assert dict(services.hour_price(price).parts) == {"on demand": Decimal(1), "spot": Decimal("0.5")}
+    assert dict(pricing.hour_price(price).parts) == {"on demand": Decimal(1), "spot": Decimal("0.5")}
 
 
 def test_the_bill_is_told_by_tenant(answer: tuple[PlanRequest, PlanResult]) -> None:

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from controlplane.api.serializers import planning as shapes
 from controlplane.api.serializers.jobs import JobSerializer
 from controlplane.api.views.base import DeleteMixin, accepted, acting, actor_of
-from controlplane.inventory.services import exchange_rates
+from controlplane.inventory.pricing import exchange_rates
 from controlplane.planning import comparing, discarding, services
 from controlplane.planning import curves as drawing
 from controlplane.planning.models import Plan

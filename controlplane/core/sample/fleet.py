@@ -9,8 +9,8 @@ from django.utils.text import slugify
 
 from controlplane.core.launcher import LOCAL_SLUG
 from controlplane.core.services import save_record
+from controlplane.inventory.gpus import sync_gpus
 from controlplane.inventory.models import GpuModel, Node, NodeType, Price, Site
-from controlplane.inventory.services import sync_gpus
 from planner import catalog
 from planner.economics.published import default_price
 from planner.errors import UnsupportedError

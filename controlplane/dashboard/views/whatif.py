@@ -16,7 +16,7 @@ from controlplane.dashboard import compareview, fmt, selectors, undo
 from controlplane.dashboard.pages import act, actor, page, sentence, show
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.dashboard.whatifform import WhatIfForm
-from controlplane.inventory.services import exchange_rates
+from controlplane.inventory.pricing import exchange_rates
 from controlplane.planning import comparing, discarding, services
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.services import model_choices

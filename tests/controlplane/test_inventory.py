@@ -16,6 +16,7 @@ from django.test import Client
 from controlplane.core.models import ChangeLog, SiteRole, User
 from controlplane.core.services import StaleVersionError, save_record
 from controlplane.inventory import pricing, services
+from controlplane.inventory.gpus import apply_discovery
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
 from planner.errors import UnsupportedError
 from runners.contracts import DiscoveredGpu, DiscoveredHost, DiscoveredSlice, Observation

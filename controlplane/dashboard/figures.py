@@ -129,6 +129,15 @@ def memory_segments(ledger: Mapping[str, Any]) -> list[tuple[str, str, float, st
     return parts
 
 
+def ledgers(title: str, candidate: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """A candidate's bars for ``memory_stack``: one, or one for each role of a unit of pools."""
+    pools = candidate.get("disagg")
+    if not pools:
+        return [(title, candidate["memory"])] if candidate.get("memory") else []
+    whose = f"{title}, " if title else ""
+    return [((whose + role).capitalize(), pools[role]["memory"]) for role in ("prefill", "decode")]
+
+
 def memory_stack(bars: Sequence[tuple[str, Mapping[str, Any]]], ident: str = "memory") -> Chart:
     """Memory of one GPU for each (label, ledger): a stacked horizontal bar with the card's size marked."""
     labels = [label for label, _ in bars]

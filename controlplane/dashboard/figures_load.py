@@ -174,12 +174,13 @@ def burst_timeline(
     if transferring is not None:
         lines.append(("Cache on its way", list(transferring), palette.CATEGORIES[3]))
     traces = [_series(t, values, word, colour, "y") for word, values, colour in lines]
-    traces.append(_series(t, kv, "KV cache in use", palette.CATEGORIES[2], "y2", " %"))
+    cache = _series(t, kv, "KV cache in use", palette.CATEGORIES[2], "y2", " %")
+    traces.append(cache.update(showlegend=False))  # alone on its axis, which names it
     end = max(t)
     figure_layout = {
         "xaxis": axis("Time", "s", anchor="y2", range=[0, end]),
         "yaxis": axis("Requests", domain=[0.42, 1], rangemode="tozero"),
-        "yaxis2": axis("KV cache", "%", domain=[0, 0.32], range=[0, 100]),
+        "yaxis2": axis("KV in use", "%", domain=[0, 0.32], range=[0, 100]),
         "shapes": [
             {
                 "type": "rect", "x0": start, "x1": min(stop, end), "y0": 0, "y1": 1, "yref": "paper", "layer": "below",

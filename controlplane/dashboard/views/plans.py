@@ -161,7 +161,7 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     ranked = planview.ranked(row, None if everything else CANDIDATES)
     cost = (row.chosen or {}).get("cost") or {}
     pair = [(title, c) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c]
-    bars = [(title, c["memory"]) for title, c in pair if c.get("memory")]
+    bars = [bar for title, c in pair for bar in figures.ledgers(title, c)]
     context = {
         "plan": record,
         "row": row,
@@ -225,7 +225,8 @@ def plan_candidate(request: HttpRequest, pk: int) -> HttpResponse:
     if found is None:
         raise Http404(f"{record} has no candidate {key[:120]}.")
     row, _ = _workload_row(record, found["workload"])
-    cost, ledger, label = found.get("cost") or {}, found.get("memory"), fmt.engine_label(planrow.engine_of(found))
+    cost = found.get("cost") or {}
+    bars = figures.ledgers("" if found.get("disagg") else fmt.engine_label(planrow.engine_of(found)), found)
     context = {
         "plan": record,
         "row": row,
@@ -235,7 +236,7 @@ def plan_candidate(request: HttpRequest, pk: int) -> HttpResponse:
         "parallelism": fmt.shape(found) if found.get("settings") else found["id"].rsplit("/", 2)[-2],
         "drawable": _drawable(found),
         "workings": arithmetic.of_candidate(record.request or {}, found),
-        "memory_chart": figures.memory_stack([(label, ledger)], ident="memory") if ledger else None,
+        "memory_chart": figures.memory_stack(bars, ident="memory") if bars else None,
         "split_chart": figures.cost_split(cost.get("parts", ()), ident="cost") if cost else None,
         **_curves(request, record, row, [("This", found)]),
     }

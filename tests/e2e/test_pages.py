@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from controlplane.jobs import sending
 from controlplane.workloads.models import Workload
 from tests.controlplane import fleet_fixture
+from tests.controlplane.test_unit_plans import store_curves, turn_into_units
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -155,6 +156,26 @@ def test_a_figure_opens_to_its_arithmetic_by_key_and_closes(open_page: Open, sam
     page.keyboard.press("Escape")
     expect(box).to_have_count(0)
     expect(figure).to_be_focused()
+    assert page.said == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_burst_is_drawn_in_both_pools_of_a_unit(open_page: Open, sample: dict[str, Any], theme: str) -> None:
+    plan = sample["plan"]
+    turn_into_units(plan, "code-completion")
+    chosen = store_curves(plan, "code-completion")
+    page = open_page(1600, theme)
+    page.goto(f"/plans/{plan.pk}/candidate/?id={quote(chosen)}")
+    page.get_by_text("The inside of both pools in a burst").click()
+    plots = [page.locator(f".plot[data-name='timeline-{pool}']") for pool in ("prefill", "decode")]
+    for plot, lines in zip(plots, (3, 4), strict=True):
+        expect(plot.locator(".scatterlayer path.js-line")).to_have_count(lines)
+        expect(plot).to_have_attribute("aria-label", re.compile("KV cache in use 0 to 40 %"))
+    boxes = [plot.bounding_box() for plot in plots]
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert boxes[0]["y"] == pytest.approx(boxes[1]["y"], abs=2), "side by side"
+    assert [plot.locator(".xtick text").all_text_contents() for plot in plots] == [["0", "10", "20", "30", "40"]] * 2
     assert page.said == []  # type: ignore[attr-defined]
 
 

@@ -67,7 +67,9 @@ class WhatIfActions(DeleteMixin):
     def curves(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Load curves of a candidate: TTFT, TPOT, throughput and their bands against load, and a burst's timeline.
 
-        Those of the candidates that verdicts name are there with the plan; POST has others drawn.
+        ``timeline`` is of one engine, ``unit_timeline`` of both pools of a unit of prefill and decode pools, which
+        curves of older versions lack. Those of the candidates that verdicts name are there with the plan; POST has
+        others drawn.
         """
         plan = self.get_object()  # type: ignore[attr-defined]
         row = plan.curves.filter(candidate_id=_candidate_id(request.query_params)).first()

@@ -20,13 +20,18 @@ from planner.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCliff:
-    """Limits of one data-parallel rank for requests of one size; ``load`` is 1.0 where the pool is full on average."""
+    """Limits of one data-parallel rank for requests of one size; ``load`` is 1.0 where the pool is full on average.
+
+    ``spare``, the margin to the cliff at the concurrency asked about: up to ``safe_sequences`` the share of the blocks
+    beyond what all hold at their last token, above it beyond what they hold on average.
+    """
 
     safe_sequences: int
     mean_sequences: int
     limit: str  # what bounds the running sequences first: "kv" or "max_num_seqs"
     load: float | None  # at the concurrency asked about
     sentence: str
+    spare: float | None = None  # share of the pool that may go before it is short; negative: what is missing
 
 
 def preemption_cliff(
@@ -51,16 +56,31 @@ def preemption_cliff(
         return PreemptionCliff(0, 0, "kv", None, "There is no KV pool to run short of.")
     layout = kv_layout(as_loaded(model, resolved), resolved)
     usable = memory.kv_blocks - (1 if resolved.engine is EngineName.VLLM else 0)
-    safe = usable // layout.blocks_for(input_tokens + output_tokens)
-    mean = usable // layout.blocks_for(input_tokens + (output_tokens + 1) // 2)
+    full_blocks = layout.blocks_for(input_tokens + output_tokens)
+    mean_blocks = layout.blocks_for(input_tokens + (output_tokens + 1) // 2)
+    safe, mean = usable // full_blocks, usable // mean_blocks
     reserves = resolved.capacity_policy == "GUARANTEED_NO_EVICT"
     bound = safe if reserves else mean
     limit = "kv" if bound < resolved.max_num_seqs else "max_num_seqs"
-    load = None if concurrency is None else min(concurrency, resolved.max_num_seqs) / max(1, bound)
-    return PreemptionCliff(safe, mean, limit, load, _sentence(safe, mean, reserves, limit, load, resolved))
+    load = spare = None
+    if concurrency is not None:
+        running = min(concurrency, resolved.max_num_seqs)
+        load = running / max(1, bound)
+        need = running * (full_blocks if reserves or running <= safe else mean_blocks)
+        spare = 1.0 - need / usable if usable else None
+    sentence = _sentence(safe, mean, reserves, limit, load, spare, resolved)
+    return PreemptionCliff(safe, mean, limit, load, sentence, spare)
 
 
-def _sentence(safe: int, mean: int, reserves: bool, limit: str, load: float | None, resolved: ResolvedSettings) -> str:
+def _sentence(
+    safe: int,
+    mean: int,
+    reserves: bool,
+    limit: str,
+    load: float | None,
+    spare: float | None,
+    resolved: ResolvedSettings,
+) -> str:
     if reserves:
         text = f"Holds {safe:,} such requests with their output reserved; more wait in the queue."
     elif limit == "max_num_seqs":
@@ -72,4 +92,8 @@ def _sentence(safe: int, mean: int, reserves: bool, limit: str, load: float | No
     if load > 1.0:
         verb = "queueing" if reserves else "preemption"
         return f"{text} At this concurrency it would need {load:.0%} of the pool: expect {verb}."
-    return f"{text} At this concurrency it uses {load:.0%}."
+    text = f"{text} At this concurrency it uses {load:.0%}"
+    if spare is None:
+        return f"{text}."
+    what = "requests queue" if reserves else "some may be preempted" if load * mean <= safe else "it is short on average"
+    return f"{text}; with {spare:.1%} fewer blocks {what}."

@@ -152,8 +152,23 @@ def kv_layout(model: ModelSpec, resolved: ResolvedSettings, *, stage: int | None
     return _vllm_layout(counts, resolved)
 
 
+def has_window_freed(kind: str, resolved: ResolvedSettings) -> bool:
+    """Whether vLLM gives back the blocks that a layer of ``kind`` no longer attends to, beside layers that keep all.
+
+    Sliding windows since 0.9.1 (``disable_hybrid_kv_cache_manager``); chunks in 0.10.0, then again since 0.14.0: between
+    them "there is a latency regression" turned it off (``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE``, pull
+    requests 21761 and 29627). Without it all layers are one group that keeps every token.
+    """
+    if kind == "sliding":
+        return at_least(resolved.version, "0.9.1")
+    if kind == "chunked":
+        return at_least(resolved.version, "0.14.0") or resolved.version.startswith("0.10.0")
+    return True
+
+
 def _kinds(model: ModelSpec, resolved: ResolvedSettings, stage: dict[int, int], *, last: bool) -> Counter[_Kind]:
     counts: Counter[_Kind] = Counter()
+    mixed = any(isinstance(group.mixer, Attention) and group.mixer.kind == "full" for group in model.groups)
 
     def add(group: LayerGroup, layers: int) -> None:
         mixer = group.mixer
@@ -162,8 +177,9 @@ def _kinds(model: ModelSpec, resolved: ResolvedSettings, stage: dict[int, int], 
         elif isinstance(mixer, Mla):
             counts[_Kind("full", token_bytes(mixer, resolved), None)] += layers
         elif isinstance(mixer, Attention) and mixer.kind != "encoder":
-            window = mixer.window if mixer.kind in ("sliding", "chunked", "cross") else None
-            counts[_Kind(mixer.kind, token_bytes(mixer, resolved), window)] += layers
+            kind = mixer.kind if has_window_freed(mixer.kind, resolved) or not mixed else "full"
+            window = mixer.window if kind in ("sliding", "chunked", "cross") else None
+            counts[_Kind(kind, token_bytes(mixer, resolved), window)] += layers
 
     for index, layers in stage.items():
         add(model.groups[index], layers)

@@ -335,6 +335,12 @@ def _notes(
         notes.append(f"The memory that the driver reports for {gpu.name} is estimated; state it if you know it.")
     if resolved.engine is EngineName.VLLM and not in_budget and rank.graph:
         notes.append(f"CUDA graphs take about {rank.graph:.2f} GiB more, outside gpu_memory_utilization.")
+    if resolved.engine is EngineName.VLLM and in_budget and rank.graph:
+        share, shift = resolved.gpu_memory_utilization or 0.0, rank.graph / total
+        notes.append(
+            f"CUDA graphs are taken from gpu_memory_utilization: {share:.4g} acts like {share - shift:.4f} of the "
+            f"versions before 0.20, which left them out; {share + shift:.4f} gives the pool of then."
+        )
     if resolved.engine is EngineName.VLLM and resolved.sampler == "flashinfer":
         more = vllm_terms.sort_sampler_extra_gib(model, resolved)
         if more > 0.1:

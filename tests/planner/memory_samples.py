@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from planner.catalog import get_gpu, get_model
 from planner.catalog.types import GpuSpec
 from planner.engines import EngineName, EngineSettings, resolve
+from planner.estimate import estimate
 from planner.memory import MemoryLedger, ledger
 from planner.models.spec import (
     Attention,
@@ -85,3 +89,26 @@ def latent_layers(count: int, rank: int = 512, rope: int = 64) -> LayerGroup:
 def state_layers(count: int, conv: int = 30_720, state: int = 786_432) -> LayerGroup:
     """Recurrent layers: by default 16-bit convolution and 32-bit state of a gated delta net."""
     return LayerGroup(count, RecurrentState("gdn", conv, state), Ffn(4096, True), ())
+
+
+def answer(**request: object) -> dict[str, Any]:
+    """What the estimate contract answers to ``request``, by default of vLLM 0.19.0 on the H100 of the vectors."""
+    card = {"gpu": "H100-SXM5-80GB", "gpu_memory_gib": 79.19} if "gpu" not in request else {}
+    version = {"engine": "vllm", "engine_version": "0.19.0"} if "engine" not in request else {}
+    return estimate({**version, **card, **request})
+
+
+def pool_of(gib: float, **request: object) -> dict[str, Any]:
+    """``answer`` of a GPU whose memory leaves ``gib`` GiB for the KV pool; ``request`` names the share of memory."""
+    share = request.get("gpu_memory_utilization")
+    assert isinstance(share, float)
+    whole = answer(**{"gpu_memory_gib": 79.19, **request})
+    total = float(str(request.get("gpu_memory_gib", 79.19))) + (gib - whole["memory"]["kv_gib"]) / share
+    return answer(**{**request, "gpu_memory_gib": total})
+
+
+def config_file(folder: Path, **config: object) -> str:
+    """The path of a config.json of ``config``, as a user uploads it."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), "utf-8")
+    return str(path)

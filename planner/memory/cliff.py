@@ -95,5 +95,6 @@ def _sentence(
     text = f"{text} At this concurrency it uses {load:.0%}"
     if spare is None:
         return f"{text}."
-    what = "requests queue" if reserves else "some may be preempted" if load * mean <= safe else "it is short on average"
+    short = "some may be preempted" if load * mean <= safe else "it is short on average"
+    what = "requests queue" if reserves else short
     return f"{text}; with {spare:.1%} fewer blocks {what}."

@@ -155,9 +155,9 @@ def kv_layout(model: ModelSpec, resolved: ResolvedSettings, *, stage: int | None
 def has_window_freed(kind: str, resolved: ResolvedSettings) -> bool:
     """Whether vLLM gives back the blocks that a layer of ``kind`` no longer attends to, beside layers that keep all.
 
-    Sliding windows since 0.9.1 (``disable_hybrid_kv_cache_manager``); chunks in 0.10.0, then again since 0.14.0: between
-    them "there is a latency regression" turned it off (``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE``, pull
-    requests 21761 and 29627). Without it all layers are one group that keeps every token.
+    Sliding windows since 0.9.1 (``disable_hybrid_kv_cache_manager``); chunks in 0.10.0, then again since 0.14.0:
+    between them "there is a latency regression" turned it off (``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE``,
+    pull requests 21761 and 29627). Without it all layers are one group that keeps every token.
     """
     if kind == "sliding":
         return at_least(resolved.version, "0.9.1")

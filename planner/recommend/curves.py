@@ -23,7 +23,8 @@ from planner.serving.disaggregated import Disaggregated, simulate_disaggregated
 from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
-from planner.serving.types import I64, CurvePoint, Load, Performance, Timeline, UnitTimeline
+from planner.serving.sessions import mean_prompt
+from planner.serving.types import I64, CurvePoint, Lengths, Load, Performance, Timeline, UnitTimeline
 
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.1, 1.2, 1.35, 1.5)
 """Loads at which the curve is computed, as shares of the largest load within the SLO (the knee)."""
@@ -44,7 +45,8 @@ class CandidateCurve:
     None where the workload is offline and knows none, and for a candidate that breaks the SLO at any load.
     ``usd_per_hour`` of one replica at the planned load, constant along the curve: a GPU costs the same idle and busy.
     ``timeline`` of a burst: arrivals at twice the knee's rate (or twice its users) for half of each
-    ``BURST_PERIOD_S``; of a unit of prefill and decode pools ``unit_timeline``. Both None for one-pass models.
+    ``BURST_PERIOD_S``; of a unit of prefill and decode pools ``unit_timeline``. Both None for one-pass models. Turns of
+    sessions come in it as single requests with the mean prompt and the cached share that they have at the knee.
     """
 
     candidate_id: str
@@ -86,7 +88,8 @@ def candidate_curve(
     rate = 0.0
     if model.task == "generate":
         rate = knee if axis == "rate" and knee else max(point.performance.req_per_s for point in points)
-        timeline = _burst(made, workload, rate, request.seed)
+        at_knee = min((point.performance for point in points), key=lambda found: abs(found.req_per_s - rate))
+        timeline = _burst(made, workload, rate, at_knee.prefix_hit, request.seed)
     price = Decimal(str(gpu_price(request, candidate.gpu)))
     charged = Decimal(candidate.gpus_per_replica) / candidate.sharers
     usd = (charged * price + candidate.replica_extra_usd_per_hour).quantize(Decimal("0.0001"))
@@ -170,18 +173,26 @@ def _burst_requests(rate: float) -> int:
 
 
 def _burst(
-    made: Instance | Disaggregated, workload: PlanWorkload, rate: float, seed: int
+    made: Instance | Disaggregated, workload: PlanWorkload, rate: float, cached: float, seed: int
 ) -> Timeline | UnitTimeline | None:
-    """The inside of an instance, or of both pools of a unit, while requests come at ``rate`` on average."""
+    """The inside of an instance, or of both pools of a unit, while requests come at ``rate`` on average.
+
+    ``cached`` share of the prompts of sessions.
+    """
+    inputs, outputs = workload.input_tokens, workload.output_tokens
+    sessions = workload.load.turns is not None
+    if sessions:
+        roles = (made,) if isinstance(made, Instance) else (made.prefill, made.decode)
+        room = min(role.resolved.max_model_len for role in roles) - outputs.longest
+        inputs = Lengths("fixed", value=max(1, min(round(mean_prompt(workload.load, inputs, outputs)), room)))
     load = Load(
         "open", rate_per_s=rate, arrival="onoff", on_share=BURST_ON_SHARE, period_s=BURST_PERIOD_S,
-        requests=_burst_requests(rate), prefix_hit=workload.load.prefix_hit,
+        requests=_burst_requests(rate), prefix_hit=cached if sessions else workload.load.prefix_hit,
     )  # fmt: skip
-    sides = workload.input_tokens, workload.output_tokens
     if isinstance(made, Instance):
-        line = simulate(made, load, *sides, seed=seed, timeline=True).timeline
+        line = simulate(made, load, inputs, outputs, seed=seed, timeline=True).timeline
         return None if line is None else _thinned(line)
-    both = simulate_disaggregated(made, load, *sides, seed=seed, timeline=True)[1].timeline
+    both = simulate_disaggregated(made, load, inputs, outputs, seed=seed, timeline=True)[1].timeline
     if both is None:
         return None
     kept = _kept(both.transferring.size)

@@ -60,6 +60,19 @@ def test_requests_come_in_the_bursts_that_are_told() -> None:
     assert len(bursts_s(2 * 0.1)) == 13, "fifty requests at least"
 
 
+def test_a_burst_of_sessions_holds_what_was_said_before() -> None:
+    """Eight turns of 300 new tokens and 100 of answer: 1,700 a prompt in the middle, not 300."""
+    load = Load("open", rate_per_s=10.0, turns=Lengths("fixed", value=8), think_s=5.0)
+    talk = replace(CHAT, load=load, input_tokens=Lengths("fixed", value=300), output_tokens=Lengths("fixed", value=100))
+    candidate, asked = first(talk)
+    line = candidate_curve(candidate, talk, asked).timeline
+    assert line is not None
+    assert candidate.memory is not None
+    full = line.running > 0.5 * line.running.max()
+    each = line.live_kv[full] * candidate.memory.kv_tokens / line.running[full]
+    assert float(each.mean()) == pytest.approx(1750.0, rel=0.1)
+
+
 def test_the_same_candidate_gives_the_same_curve() -> None:
     candidate, asked = first(CHAT)
     assert candidate_curve(candidate, CHAT, asked).points == candidate_curve(candidate, CHAT, asked).points

@@ -218,8 +218,6 @@ def _exported(quantization: Quantization, owner: str, stated: Stated | None) -> 
         )
     if stated is not None and stated.activation_bits is not None:
         quantization = replace(quantization, activation_bits=stated.activation_bits)
-    if stated is not None and stated.cache:
-        quantization = replace(quantization, kv_cache_dtype=stated.cache)
     return quantization
 
 

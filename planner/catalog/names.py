@@ -12,32 +12,28 @@ from planner.errors import UnsupportedError
 class Stated:
     """A name without its last part, and the precision that this part states (the planner's word).
 
-    ``activation_bits`` where it differs from what the precision usually has; ``cache`` is the type of the KV cache that
-    the name states, or "".
+    ``activation_bits`` where it differs from what the precision usually has.
     """
 
     plain: str
     precision: str
     activation_bits: int | None = None
-    cache: str = ""
 
 
 _ENDINGS = (
-    (r"fp8-kv", "fp8", None, "fp8"),
-    (r"fp8(-dynamic|-block|-static)?", "fp8", None, ""),
-    (r"(quantized\.|int8-)?w8a8", "int8", None, ""),
-    (r"(quantized\.)?w8a16|gptq-(int8|8bit)", "int8", 16, ""),
-    (r"awq(-int4|-4bit)?|int4-awq|gptq(-int4|-4bit)?|(quantized\.)?w4a16|int4-autoround", "int4", None, ""),
-    (r"nvfp4a16", "fp4", 16, ""),
-    (r"nvfp4|fp4", "fp4", None, ""),
-    (r"mxfp4(-preview)?", "mxfp4", None, ""),
-    (r"bf16", "bf16", None, ""),
+    (r"fp8(-dynamic|-block|-static|-kv)?", "fp8", None),
+    (r"(quantized\.|int8-)?w8a8", "int8", None),
+    (r"(quantized\.)?w8a16|gptq-(int8|8bit)", "int8", 16),
+    (r"awq(-int4|-4bit)?|int4-awq|gptq(-int4|-4bit)?|(quantized\.)?w4a16|int4-autoround", "int4", None),
+    (r"nvfp4a16", "fp4", 16),
+    (r"nvfp4|fp4", "fp4", None),
+    (r"mxfp4(-preview)?", "mxfp4", None),
+    (r"bf16", "bf16", None),
 )
 """How checkpoints end their names that keep another one's weights in another precision; the shape is that one's."""
 
 _READERS = tuple(
-    (re.compile(rf"[-_](?:{pattern})$", re.IGNORECASE), precision, bits, cache)
-    for pattern, precision, bits, cache in _ENDINGS
+    (re.compile(rf"[-_](?:{pattern})$", re.IGNORECASE), precision, bits) for pattern, precision, bits in _ENDINGS
 )
 
 _FORMATS = (
@@ -68,10 +64,10 @@ REMEDY = "Name the safetensors repository that it was made from, or that one's F
 
 def stated_quantisation(name: str) -> Stated | None:
     """What the end of ``name`` states about precision; None when it states nothing."""
-    for pattern, precision, bits, cache in _READERS:
+    for pattern, precision, bits in _READERS:
         found = pattern.search(name)
         if found is not None:
-            return Stated(name[: found.start()], precision, bits, cache)
+            return Stated(name[: found.start()], precision, bits)
     return None
 
 

@@ -17,6 +17,12 @@ VLLM_FLOOR = {"fp8": 7.5, "fp8_block": 7.5, "int8": 7.5, "int4": 6.0, "fp4": 7.5
 TRTLLM_FLOOR = {"fp8": 8.9, "fp8_block": 9.0, "int8": 8.0, "int4": 8.0, "fp4": 10.0, "mxfp4": 9.0}
 """Lowest compute capability of each stored format in TensorRT-LLM; SM120 has no block-scaled FP8."""
 
+NOT_IN_TENSORRT_LLM = frozenset({"auto-round", "bitsandbytes", "quark"})
+"""Methods of checkpoints that its documentation (docs/source/features/quantization.md) names nowhere."""
+
+WATERMARK_SINCE = "0.24.0"
+"""First vLLM that takes ``--watermark`` (``config/scheduler.py``)."""
+
 VLLM_MIN_CAPABILITY = 7.0
 TRTLLM_MIN_CAPABILITY = 8.0
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -151,6 +157,11 @@ def _check_model(
     warnings: list[str],
 ) -> None:
     if settings.engine is EngineName.TENSORRT_LLM:
+        method = model.quantization.method
+        if method in NOT_IN_TENSORRT_LLM and settings.precision in ("as-config", model.quantization.precision):
+            reasons.append(
+                f"TensorRT-LLM does not list {method} checkpoints; take ModelOpt's, or a GPTQ or AWQ export."
+            )
         if model.task == "embed" and not at_least(version, "1.4.0"):
             reasons.append("TensorRT-LLM's server does not serve embedding models before 1.4.")
         elif model.task == "embed":
@@ -202,6 +213,8 @@ def _check_features(
         warnings.append(f"An fp8 KV cache on {gpu.name} saves memory only: attention still computes in 16 bits.")
     if settings.kv_cache_dtype == "fp4" and not gt.is_sm100_family(gpu) and not vllm:
         reasons.append("An NVFP4 KV cache needs data-centre Blackwell.")
+    if vllm and settings.watermark and not at_least(version, WATERMARK_SINCE):
+        reasons.append(f"watermark is an option of vLLM since {WATERMARK_SINCE}, not of {version}.")
     if not vllm and settings.capacity_policy not in (None, "GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"):
         reasons.append(f"Unknown capacity_policy {settings.capacity_policy}.")
     if not vllm and not settings.enable_chunked_prefill:
@@ -214,7 +227,7 @@ def _check_features(
             )
 
 
-_OF_VLLM = ("gpu_memory_utilization",)
+_OF_VLLM = ("gpu_memory_utilization", "watermark")
 _OF_TENSORRT_LLM = (
     "free_gpu_memory_fraction",
     "capacity_policy",

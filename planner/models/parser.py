@@ -8,7 +8,8 @@ from typing import Any, Literal, cast
 
 from planner.errors import InputError, UnsupportedError
 from planner.models.blocks import group_layers
-from planner.models.families import DEFAULTS, FAMILIES
+from planner.models.families import DEFAULTS, FAMILIES, LEAVES_OUT_DEFAULTS, NESTED_DEFAULTS
+from planner.models.families.encoders import labels_of
 from planner.models.fields import Fields
 from planner.models.marking import Marker, relabel, relabelled, settle
 from planner.models.quantization import parse_quantization
@@ -29,6 +30,10 @@ _DTYPES = {
     "float": "fp32",
     "fp32": "fp32",
 }
+
+
+_BODIES = frozenset({"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model", "Gemma2Model"})
+"""Decoders without a head: vLLM's pooling models (docs/models/pooling_models)."""
 
 
 _NAMED_PRECISIONS = {
@@ -60,12 +65,21 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     language = nested or root
     family = _family(root, language, architecture)
     language.defaults = DEFAULTS.get(family, {})
+    if nested is not None and root.text("model_type") in LEAVES_OUT_DEFAULTS:
+        language.defaults = {**language.defaults, **_left_out(nested, family)}
     draft = FAMILIES[family](language)
     if nested is not None:
         draft.tied = root.flag("tie_word_embeddings", default=draft.tied) or draft.tied
     if draft.task == "generate" and "embedding" in _words(model_id):
         draft.task, draft.lm_head, draft.tied = "embed", False, False
         draft.notes.append("Served as an embedding model, as its name says: without the language-model head.")
+    elif draft.task == "generate" and architecture in _BODIES:
+        draft.task, draft.lm_head, draft.tied = "embed", False, False
+        draft.notes.append(f"Served as an embedding model, as {architecture} has no language-model head.")
+    elif draft.task == "generate" and architecture.endswith("ForSequenceClassification"):
+        draft.task, draft.lm_head, draft.tied = "classify", False, False
+        labels = labels_of(root)
+        draft.extra.append(Linear("other", labels, draft.hidden, Shard.REPLICATED, module="score"))
     scheme = parse_quantization(root, language, quant_config)
     marker = Marker(scheme)
     layers = [marker.layer(layer, draft.layer_path.format(index)) for index, layer in enumerate(draft.layers)]
@@ -117,6 +131,15 @@ def parse(config: dict[str, Any], *, model_id: str, quant_config: Mapping[str, A
     )
 
 
+def _left_out(nested: Fields, family: str) -> dict[str, object]:
+    """What a nested part leaves to its class, which states no size at all; {} for a part that states some: what that
+    lacks is missing.
+    """
+    if any(key in nested.data for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")):
+        return {}
+    return {key: value for key, value in NESTED_DEFAULTS.get(family, {}).items() if key not in nested.data}
+
+
 def _words(model_id: str) -> set[str]:
     return set(re.split(r"[-_/.]", model_id.lower()))
 
@@ -137,6 +160,13 @@ def _architecture(root: Fields) -> str:
 
 def _family(root: Fields, language: Fields, architecture: str) -> str:
     """Key of ``FAMILIES``: the language part's model_type, else the root's, else the architecture's name."""
+    if any(word in architecture.lower() for word in ("eagle", "medusa", "mlpspeculator", "draftmodel")):
+        raise UnsupportedError(
+            "this is a draft for speculative decoding, not a model",
+            field="architectures",
+            value=architecture,
+            remedy="Plan the model that it drafts for, with speculation.",
+        )
     seen = []
     for fields in (language, root):
         kind = fields.text("model_type")

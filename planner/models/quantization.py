@@ -48,6 +48,19 @@ _ALGORITHMS = {
 }
 
 
+_FOREIGN = {
+    "mlx": "MLX files run on Apple's processors only",
+    "exl2": "EXL2 files are ExLlama's: neither engine reads them",
+    "exl3": "EXL3 files are ExLlama's: neither engine reads them",
+    "gguf": "GGUF files are llama.cpp's",
+    "hqq": "HQQ checkpoints are read by neither engine",
+    "aqlm": "AQLM checkpoints are read by neither engine any more",
+    "torchao": "torchao checkpoints have kernels in vLLM alone, whose sizes and speed are not known here",
+}
+"""Methods that a configuration may state and that are not planned, and why."""
+
+_ORIGINAL = "Give the config.json of the checkpoint that it was made from, or of its FP8, AWQ or NVFP4 export."
+
 _PLAIN_HEAD = ("lm_head",)
 """The head stays in the model's type: engines load it so for these methods, and ModelOpt's recipes leave it out."""
 
@@ -82,6 +95,10 @@ def parse_quantization(config: Fields, language: Fields, side: Mapping[str, Any]
     if not method and section.has("quant_algo"):
         method = "modelopt"
     reader = _METHODS.get(method)
+    if not method and section.has("bits", "group_size"):
+        method = "mlx"  # the only exporter that names no method
+    if method in _FOREIGN:
+        raise UnsupportedError(_FOREIGN[method], field=section.name("quant_method"), value=method, remedy=_ORIGINAL)
     if reader is None:
         raise UnsupportedError(
             "this quantisation method is not known",
@@ -121,7 +138,7 @@ def _int4(method: str) -> Callable[[Fields], Scheme]:
         if bits not in (4, 8):
             raise UnsupportedError("only 4 and 8 bits are known", field=section.name("bits"), value=bits)
         per_group = 16 + (0 if section.flag("sym", default=method == "gptq") and method == "awq" else bits)
-        ignored = tuple(section.texts("modules_to_not_convert"))
+        ignored = (*section.texts("modules_to_not_convert"), *_left_out(section, bits))
         scale = per_group / group if group > 0 else 0.0
         lm_head = () if section.flag("lm_head", default=False) else _PLAIN_HEAD
         return Scheme(
@@ -139,6 +156,65 @@ def _int4(method: str) -> Callable[[Fields], Scheme]:
     return read
 
 
+def _left_out(section: Fields, bits: int) -> list[str]:
+    """Modules that GPTQModel's ``dynamic`` ("-:" and an expression) and AutoRound's ``extra_config`` leave as they are.
+
+    Raises UnsupportedError where they give modules other bits (vLLM's ``gptq_utils.get_dynamic_override``, ``inc.py``).
+    """
+    found = []
+    for key in ("dynamic", "extra_config"):
+        rules = section.child(key)
+        for name in rules.data if rules is not None else ():
+            rule = rules.child(name) if rules is not None else None
+            own = rule.integer("bits", default=bits if key == "dynamic" else 16, high=32) if rule is not None else bits
+            if name.startswith("-:"):
+                found.append("re:" + name[2:])
+            elif key == "extra_config" and own >= 16:
+                found.append(name)
+            elif own != bits:
+                raise UnsupportedError("other bits for some modules are not known", field=section.name(key), value=name)
+    return found
+
+
+def _auto_round(section: Fields) -> Scheme:
+    kind = section.text("data_type", default="int")
+    if kind != "int":
+        raise UnsupportedError("only whole numbers are known", field=section.name("data_type"), value=kind)
+    return _int4("auto-round")(section)
+
+
+_QUARK = {"fp8_e4m3": "fp8", "int8": "int8", "uint4": "int4", "int4": "int4", "fp4": "mxfp4"}
+
+
+def _quark(section: Fields) -> Scheme:
+    """AMD Quark: one kind of weights for all layers but ``exclude``; vLLM leaves the cache as it is unless told.
+
+    Layout as vLLM's ``quark.py`` reads it. Raises UnsupportedError for other kinds, and where layers differ.
+    """
+    whole = section.child("global_quant_config")
+    weight = whole.child("weight") if whole is not None else None
+    if whole is None or weight is None:
+        raise InputError("is missing", field=section.name("global_quant_config.weight"))
+    kind = weight.text("dtype")
+    if kind not in _QUARK:
+        raise UnsupportedError("this weight format is not known", field=weight.name("dtype"), value=kind)
+    layers = section.child("layer_quant_config")
+    for name in layers.data if layers is not None else ():
+        other = layers.child(name) if layers is not None else None
+        own = other.child("weight") if other is not None else None
+        if own is not None and own.text("dtype") != kind:
+            raise UnsupportedError("layers of several formats are not known", field=f"{section.path}.{name}")
+    precision = _QUARK[kind]
+    group = weight.optional_int("group_size", low=-1)
+    group = group if group is not None and group > 0 else {"mxfp4": 32}.get(precision)
+    bits = float(int(STORED_BITS[precision]))
+    scale = ({"mxfp4": 8, "int4": 16}.get(precision, 32) / group) if group else 0.0
+    inputs = whole.child("input_tensors")
+    activation = {"fp8_e4m3": 8, "int8": 8, "fp4": 4}.get(inputs.text("dtype"), 16) if inputs is not None else 16
+    ignored = (*section.texts("exclude"), *_PLAIN_HEAD)
+    return Scheme(Quantization("quark", precision, bits, activation, scale, group, ignored))
+
+
 def _mxfp4(section: Fields) -> Scheme:
     ignored = (*section.texts("modules_to_not_convert"), *_PLAIN_HEAD)
     return Scheme(Quantization("mxfp4", "mxfp4", 4.0, 16, 8 / 32, 32, ignored))
@@ -152,6 +228,9 @@ def _bitsandbytes(section: Fields) -> Scheme:
 
 
 def _compressed_tensors(section: Fields) -> Scheme:
+    sparsity = section.child("sparsity_config")
+    if sparsity is not None and sparsity.text("format", default="dense") != "dense":
+        raise UnsupportedError("sparse checkpoints are not planned", field=sparsity.name("format"), remedy=_ORIGINAL)
     groups = section.child("config_groups")
     if groups is None or not groups.data:
         raise InputError("is missing", field=section.name("config_groups"))
@@ -278,9 +357,11 @@ def _mixed_layers(body: Fields, base: Quantization) -> Scheme:
 _METHODS = {
     "fp8": _fp8,
     "fbgemm_fp8": _fp8,
+    "auto-round": _auto_round,
     "awq": _int4("awq"),
     "gptq": _int4("gptq"),
     "mxfp4": _mxfp4,
+    "quark": _quark,
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,

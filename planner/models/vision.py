@@ -143,6 +143,19 @@ def _glm4v(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, in
     return _depth(vision, "depth") * layer + merger + stem + positions + 2 * hidden, None, hidden
 
 
+def _clip_llava(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
+    """CLIP's tower and LLaVA's two-layer projector; LLaVA-NeXT ends each row of an image with a vector of its own."""
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch, image = vision.integer("patch_size", high=1000), vision.integer("image_size", high=10**5)
+    layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True)
+    patches = (image // patch) ** 2
+    stem = 3 * patch * patch * hidden + hidden + (patches + 1) * hidden + 4 * hidden
+    projector = _linear(text, hidden) + _linear(text, text)
+    newline = text if root.text("model_type") != "llava" else 0
+    tokens = patches if root.text("model_type") == "llava" else None
+    return _depth(vision, "num_hidden_layers") * layer + stem + projector + newline, tokens, hidden
+
+
 _Counter = Callable[[Fields, Fields, int], tuple[int, int | None, int]]
 
 _TOWERS: dict[str, _Counter] = {
@@ -154,6 +167,8 @@ _TOWERS: dict[str, _Counter] = {
     "gemma3": _siglip_gemma3,
     "gemma4": _gemma4,
     "llama4": _llama4,
+    "llava": _clip_llava,
+    "llava_next": _clip_llava,
     "mllama": _mllama,
     "ministral3": _pixtral,
     "mistral3": _pixtral,

@@ -279,9 +279,9 @@ def test_exports_of_qwen_are_stored_as_those_whose_configuration_is_here() -> No
         assert getattr(by_name, field) == getattr(by_config, field), field
 
 
-def test_the_cache_of_an_export_is_what_its_owner_or_name_says() -> None:
+def test_only_exports_whose_cache_engines_take_unasked_state_one() -> None:
     assert get_model("nvidia/Llama-3.1-8B-Instruct-FP8").quantization.kv_cache_dtype == "fp8"
-    assert get_model("amd/Llama-3.1-8B-Instruct-FP8-KV").quantization.kv_cache_dtype == "fp8"
+    assert get_model("amd/Llama-3.1-8B-Instruct-FP8-KV").quantization.kv_cache_dtype is None  # scales alone
     assert get_model("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic").quantization.kv_cache_dtype is None
 
 

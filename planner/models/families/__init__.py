@@ -8,7 +8,7 @@ from functools import partial
 from planner.models.blocks import Draft
 from planner.models.families import decoder
 from planner.models.families.deepseek_v4 import DEEPSEEK_V4
-from planner.models.families.dense import DENSE, DENSE_DEFAULTS
+from planner.models.families.dense import DENSE, DENSE_DEFAULTS, LEAVES_OUT_DEFAULTS, NESTED_DEFAULTS
 from planner.models.families.encoders import ENCODERS
 from planner.models.families.hybrid import HYBRID
 from planner.models.families.irregular import IRREGULAR, IRREGULAR_DEFAULTS
@@ -30,3 +30,5 @@ FAMILIES: dict[str, Builder] = {
 }
 
 DEFAULTS: dict[str, dict[str, object]] = {**DENSE_DEFAULTS, **IRREGULAR_DEFAULTS}
+
+__all__ = ["DEFAULTS", "FAMILIES", "LEAVES_OUT_DEFAULTS", "NESTED_DEFAULTS", "Builder"]

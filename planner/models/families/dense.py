@@ -139,3 +139,28 @@ DENSE_DEFAULTS: dict[str, dict[str, object]] = {
     "starcoder2": {"use_bias": True},
 }
 """What the family's configuration class fills in when config.json leaves a field out (Hugging Face transformers)."""
+
+LEAVES_OUT_DEFAULTS = frozenset({"llava", "llava_next", "llava_next_video"})
+"""Kinds of model whose published configurations leave out what equals the default of the language part's class."""
+
+NESTED_DEFAULTS: dict[str, dict[str, object]] = {
+    "llama": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+}
+"""The defaults of those classes (Hugging Face transformers 5.19), which engines fill in when they load such a model."""

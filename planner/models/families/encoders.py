@@ -37,7 +37,7 @@ def bert(fields: Fields, *, padding: int = 0) -> Draft:
     head = names[0] if names else "Model"
     if head.endswith("ForSequenceClassification"):
         task = "classify"
-        labels = fields.integer("num_labels", default=_labels(fields), high=10**6)
+        labels = labels_of(fields)
         extra.append(Linear("other", hidden, hidden, Shard.REPLICATED, bias=True, module="classifier.dense"))
         extra.append(Linear("other", labels, hidden, Shard.REPLICATED, bias=True, module="classifier.out_proj"))
     elif head.endswith("Model"):
@@ -62,9 +62,11 @@ def bert(fields: Fields, *, padding: int = 0) -> Draft:
     )
 
 
-def _labels(fields: Fields) -> int:
+def labels_of(fields: Fields) -> int:
+    """Classes that a classifier tells apart: ``num_labels``, else as many as ``id2label`` names, else one."""
     labels = fields.child("id2label")
-    return len(labels.data) if labels is not None and labels.data else 1
+    named = len(labels.data) if labels is not None and labels.data else 1
+    return fields.integer("num_labels", default=named, high=10**6)
 
 
 ENCODERS: dict[str, Callable[[Fields], Draft]] = {

@@ -40,7 +40,7 @@ fields in:
   max_model_len, gpu_memory_utilization, free_gpu_memory_fraction, max_num_seqs, max_num_batched_tokens, gpu_memory_gib,
   used_by_others_gib, enforce_eager, block_tokens, kv_cache_max_tokens, kv_cache_max_gpu_gib, max_loras, max_lora_rank,
   speculative_tokens, acceptance_rate, network_gb_s, gpus_per_node, mm_items_per_prompt, logprobs, prompt_logprobs,
-  piecewise_cuda_graphs, attention_dp_wait_iters, batch_wait_iters, batch_wait_tokens_ratio,
+  piecewise_cuda_graphs, attention_dp_wait_iters, batch_wait_iters, batch_wait_tokens_ratio, watermark,
   capacity_policy, trt_backend,
   load {kind: closed, concurrency, requests} | {kind: open, rate_per_s, arrival: poisson | constant, requests}
        | {kind: offline, requests}   (left out: memory only),

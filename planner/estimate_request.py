@@ -59,6 +59,7 @@ KNOWN_FIELDS = (
     "attention_dp_wait_iters",
     "batch_wait_iters",
     "batch_wait_tokens_ratio",
+    "watermark",
     "capacity_policy",
     "trt_backend",
     "load",
@@ -196,6 +197,7 @@ def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         attention_dp_wait_iters=whole(request, "attention_dp_wait_iters", least=0) or 0,
         batch_wait_iters=whole(request, "batch_wait_iters", least=0) or 0,
         batch_wait_tokens_ratio=number(request, "batch_wait_tokens_ratio", high=1.0) or 0.0,
+        watermark=number(request, "watermark", high=0.999) or 0.0,
         capacity_policy=one_of(request, "capacity_policy", CAPACITY_POLICIES),
         trt_backend=one_of(request, "trt_backend", TRT_BACKENDS) or "pytorch",
     )

@@ -79,6 +79,8 @@ def _check_positive(settings: EngineSettings, expected_len: int | None) -> None:
         limit = getattr(settings, name)
         if limit is not None and not 0 < limit < 1e6:
             raise InputError("must be positive, in GiB", field=name, value=limit)
+    if not 0 <= settings.watermark < 1:
+        raise InputError("must be at least 0 and below 1", field="watermark", value=settings.watermark)
     for name in ("gpu_memory_utilization", "free_gpu_memory_fraction"):
         share = getattr(settings, name)
         if share is not None and not 0 < share <= 1:

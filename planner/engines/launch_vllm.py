@@ -39,6 +39,8 @@ def command_line(resolved: ResolvedSettings, model_path: str, served_name: str, 
         arguments += [capture, str(resolved.cuda_graph_sizes[-1])]
     if "moe_backend" in user and resolved.moe_backend and at_least(resolved.version, "0.17.1"):
         arguments += ["--moe-backend", resolved.moe_backend]
+    if resolved.watermark:
+        arguments += ["--watermark", f"{resolved.watermark:g}"]
     if "async_scheduling" in user:
         arguments.append(_switch("async-scheduling", resolved.async_scheduling))
     arguments += _features(resolved)

@@ -54,6 +54,7 @@ def scheduler_policy(resolved: ResolvedSettings) -> SchedulerPolicy:
             chunk_multiple=1,
             cached_tokens_use_budget=False,
             lost_blocks=1,
+            watermark=resolved.watermark,
             partial_blocks_first=at_least(resolved.version, "0.23.0"),
         )
     no_evict = resolved.capacity_policy == "GUARANTEED_NO_EVICT"

@@ -64,6 +64,7 @@ class EngineSettings:
     batch_wait_tokens_ratio: float = 0.0  # ... as a share of max_num_batched_tokens
     moe_backend: str | None = None  # kernel of the routed experts, in the engine's own word (marlin, TRTLLM, ...)
     even_expert_routing: bool = False  # tokens reach every expert alike, as with dummy weights; trained routers do not
+    watermark: float = 0.0  # vLLM: share of the pool that must stay free when a request is admitted beside others
     async_scheduling: bool | None = None  # the next step is scheduled while one runs (TensorRT-LLM: overlap scheduler)
 
     @property
@@ -120,6 +121,7 @@ class ResolvedSettings:
     attention_dp_wait_iters: int = 0
     batch_wait_iters: int = 0
     batch_wait_tokens_ratio: float = 0.0
+    watermark: float = 0.0
     origin: dict[str, str] = field(default_factory=dict)
 
     @property

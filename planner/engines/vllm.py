@@ -248,6 +248,7 @@ def carried_over(settings: EngineSettings) -> dict[str, Any]:
         "attention_dp_wait_iters",
         "batch_wait_iters",
         "batch_wait_tokens_ratio",
+        "watermark",
     )
     return {name: getattr(settings, name) for name in names}
 

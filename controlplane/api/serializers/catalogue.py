@@ -172,6 +172,10 @@ class EstimateRequestSerializer(serializers.Serializer):
     batch_wait_tokens_ratio = serializers.FloatField(
         required=False, help_text="Enough tokens, as a share of max_num_batched_tokens."
     )
+    watermark = serializers.FloatField(
+        required=False,
+        help_text="vLLM since 0.24: share of the pool kept free when a request is admitted beside others.",
+    )
     capacity_policy = serializers.CharField(required=False)
     trt_backend = serializers.CharField(required=False)
     load = LoadSerializer(required=False)

@@ -188,6 +188,48 @@ def test_p17_the_pool_is_the_engines_own_not_a_default() -> None:
     assert default.tpot_ms.mean > 1.2 * own.tpot_ms.mean
 
 
+# NVIDIA/TensorRT-LLM issue 5929, TensorRT-LLM 0.21.0rc2, 8 GPUs, one client, 8192 tokens in and 600 out: median TTFT
+# and ITL in ms by expert parallelism
+P20_MEASURED = {
+    ("deepseek-ai/DeepSeek-R1", "H200", "fp8"): {1: (515.8, 14.53), 4: (370.1, 11.59), 8: (352.8, 11.78)},
+    ("nvidia/DeepSeek-R1-0528-FP4", "B200", "fp4"): {1: (394.1, 7.14), 4: (390.1, 6.97), 8: (448.1, 7.17)},
+}
+
+
+def p20_answer(model: str, gpu: str, precision: str, ep: int) -> dict[str, Any]:
+    """The estimate of one of the runs of P20."""
+    return asked(
+        engine="tensorrt_llm", engine_version="0.21.0rc2", model=model, gpu=gpu, precision=precision, tp=8, ep=ep,
+        load={"kind": "closed", "concurrency": 1}, input_tokens=8192, output_tokens=600,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ep", [1, 4, 8])
+def test_p20_a_new_gpu_is_ranked_by_metric_and_only_where_the_bands_part(ep: int) -> None:
+    """P20: FP4 on B200 decodes faster than FP8 on H200 and, with EP, takes longer to the first token. Prompts of 8192
+    tokens on B200 took twice what the operator tables give in that version; so no order of TTFT may be claimed.
+    """
+    hopper, blackwell = P20_MEASURED
+    answers = [p20_answer(*hopper, ep), p20_answer(*blackwell, ep)]
+    assert all(any("outside the versions whose rules were verified" in r for r in a["reasons"]) for a in answers)
+    for metric, column in (("ttft_ms", 0), ("tpot_ms", 1)):
+        (low_h, high_h), (low_b, high_b) = (a["perf"]["interval80"][metric] for a in answers)
+        slower_on_b200 = P20_MEASURED[blackwell][ep][column] > P20_MEASURED[hopper][ep][column]
+        assert not (low_b > high_h and not slower_on_b200)
+        assert not (low_h > high_b and slower_on_b200)
+    first_low, first_high = answers[1]["perf"]["interval80"]["ttft_ms"]
+    assert first_low <= P20_MEASURED[blackwell][ep][0] <= first_high
+    assert first_high > answers[0]["perf"]["interval80"]["ttft_ms"][0]  # the bands overlap: nothing is claimed
+
+
+@pytest.mark.parametrize("ep", [1, 4, 8])
+def test_p20_first_tokens_on_hopper_by_how_its_experts_are_split(ep: int) -> None:
+    """P20: prompts take half as long again where each expert is sliced over all GPUs (EP 1)."""
+    hopper = next(iter(P20_MEASURED))
+    measured, _ = P20_MEASURED[hopper][ep]
+    assert p20_answer(*hopper, ep)["perf"]["ttft_ms"]["p50"] == pytest.approx(measured, rel=0.06)
+
+
 def test_p22_engines_are_compared_with_equal_caching_and_what_they_run_with_is_kept(tmp_path: Any) -> None:
     """P22: both engines are tuned, neither gets a prefix cache that the other lacks, and the settings stand in the
     candidate.

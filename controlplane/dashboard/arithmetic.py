@@ -29,9 +29,14 @@ class Term:
 
     @property
     def text(self) -> str:
-        """The value with its unit, exact to six decimals where it is a number."""
-        shown = fmt.exact(self.value) if fmt.as_float(self.value) is not None else str(self.value)
-        return f"{shown} {self.unit}".strip()
+        """The value with its unit, exact to six decimals where it is a number; an amount begins with its currency."""
+        if fmt.as_float(self.value) is None:
+            return f"{self.value} {self.unit}".strip()
+        shown = fmt.exact(self.value)
+        if not self.unit.startswith(fmt.sign()):
+            return f"{shown} {self.unit}".strip()
+        whole, _, cents = shown.partition(".")
+        return f"{fmt.sign()}{whole}{f'.{cents:0<2}' if cents else ''}{self.unit.removeprefix(fmt.sign())}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +177,8 @@ def _memory(request: Json, candidate: Json) -> Working | None:
     plain = planrow.engine_of(candidate) == "vllm" and not ledger.get("pool_limit")
     rest = float(ledger["budget_gib"]) - sum(float(ledger.get(key) or 0) for key in inside)
     return Working(
-        "memory", "KV cache of one GPU", ledger["kv_gib"], "GiB", "budget − weights − activation − graphs − rest",
-        tuple(terms), evidence=ledger.get("evidence", ""), band=(band.get("low"), band.get("high")),
+        "memory", "KV cache of one decode GPU" if candidate.get("disagg") else "KV cache of one GPU", ledger["kv_gib"],
+        "GiB", "budget − weights − activation − graphs − rest", tuple(terms), evidence=ledger.get("evidence", ""), band=(band.get("low"), band.get("high")),
         again=rest if plain else None,
         source="The rule of the engine in that version; the page Memory shows each flag.",
     )  # fmt: skip
@@ -217,16 +222,18 @@ def _replicas(request: Json, candidate: Json) -> Working | None:
     )  # fmt: skip
 
 
-def _latency(candidate: Json, key: str, word: str, formula: str) -> Working | None:
+def _latency(candidate: Json, key: str, word: str, formula: str, *more: Term) -> Working | None:
     performance = candidate.get("performance") or {}
     band = performance.get(f"{key}_ms_80")
     if not band:
         return None
     spread = performance[f"{key}_ms"]
     terms = [Term(stat, spread[stat], "ms") for stat in ("mean", "p50", "p90", "p95", "p99")]
+    batch = "of the decode pool" if candidate.get("disagg") else ""
     terms += [
-        Term("Mean batch", performance["mean_batch"], "requests"),
-        Term("Load region", performance.get("load_region") or "unknown", "", "which residuals make the band"),
+        *more,
+        Term("Mean batch", performance["mean_batch"], "requests", batch),
+        Term("Load", performance.get("load_region") or "unknown", "", "the band is of errors at such loads"),
     ]
     return Working(
         key, f"{word} p50", band["value"], "ms", formula, tuple(terms), evidence=candidate["evidence"],
@@ -235,9 +242,17 @@ def _latency(candidate: Json, key: str, word: str, formula: str) -> Working | No
 
 
 def _ttft(request: Json, candidate: Json) -> Working | None:
+    pools = candidate.get("disagg")
+    if not pools:
+        return _latency(
+            candidate, "ttft", "TTFT", "queue + prefill steps + front end, of each simulated request; the median"
+        )
+    way = {"nvlink": "NVLink", "pcie": "PCIe", "network": "the network"}[pools["link"]]
+    moved = Term("Transfer, mean", pools["transfer_ms"], "ms", f"of the KV cache over {way}, waiting for it included")
     return _latency(
-        candidate, "ttft", "TTFT", "queue + prefill steps + front end, of each simulated request; the median"
-    )
+        candidate, "ttft", "TTFT",
+        "queue + prefill steps + front end + transfer + wait for decode, of each simulated request; the median", moved,
+    )  # fmt: skip
 
 
 def _tpot(request: Json, candidate: Json) -> Working | None:
@@ -285,7 +300,9 @@ def _month(request: Json, candidate: Json) -> Working | None:
     cost = candidate.get("cost")
     if not cost:
         return None
-    parts = tuple(Term(label, Decimal(str(usd)), fmt.per("month")) for label, usd in cost["parts"])
+    parts = tuple(
+        Term(label[:1].upper() + label[1:], Decimal(str(usd)), fmt.per("month")) for label, usd in cost["parts"]
+    )
     hours = fmt.sig(_workload(request, candidate).get("hours_per_month", HOURS_PER_MONTH))
     made_of = f"{candidate['replicas']} × {candidate['gpus_per_replica']} GPUs × {hours} h"
     used = Term("GPU-hours", float(cost["gpu_hours_per_month"]), "a month", made_of)
@@ -312,7 +329,7 @@ def _per_token(request: Json, candidate: Json) -> Working | None:
         f"bill of a month / million {kind} tokens of it",
         (
             Term("Bill of a month", Decimal(str(cost["usd_per_month"])), fmt.sign()),
-            Term(f"{kind.capitalize()} tokens", tokens, "M a month", "mean demand × seconds × mean length"),
+            Term(f"{kind.capitalize()} tokens", tokens, "M / month", "mean demand × seconds × mean length"),
         ),
         evidence=candidate["evidence"], band=(fmt.as_float(band[0]), fmt.as_float(band[1])),
         again=float(Decimal(str(cost["usd_per_month"])) / tokens) if tokens > 0 else None,

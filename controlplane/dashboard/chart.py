@@ -137,12 +137,20 @@ def make(
     return Chart(ident, title, figure, tuple(columns), tuple(tuple(row) for row in rows), note=note, size=size)
 
 
-def log_axis(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 (few decades) or at powers of ten (many)."""
+def log_axis(low: float, high: float, prefix: str = "") -> dict[str, Any]:
+    """A logarithmic axis with ticks at 1, 2 and 5 (few decades) or at powers of ten (many); ``prefix`` before each."""
     first, last = math.floor(math.log10(max(low, 1e-9))), math.ceil(math.log10(max(high, 1e-9)))
     steps = (1, 2, 5) if high / max(low, 1e-9) <= 100 else (1,)
     values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-    return {"type": "log", "tickvals": values, "ticktext": [fmt.sig(value, 2) for value in values], "tickangle": 0}
+    return {"type": "log", "tickvals": values, "ticktext": [prefix + _tick(value) for value in values], "tickangle": 0}
+
+
+def _tick(value: float) -> str:
+    """As short as Plotly writes its own: 1,000 and 2,000 would touch in a narrow chart."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return fmt.sig(value, 2)
 
 
 def marker_line(direction: str, at: float, colour: str) -> dict[str, Any]:

@@ -22,13 +22,13 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
     log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     traces = []
     for engine in ENGINES:
-        costs = [at[f"{engine}_usd_per_hour"] for at in curve]
+        costs, name = [at[f"{engine}_usd_per_hour"] for at in curve], fmt.engine_label(engine)
         traces.append(
             go.Scatter(
-                x=values, y=costs, mode="lines+markers", name=fmt.engine_label(engine), connectgaps=False,
+                x=values, y=costs, mode="lines+markers", name=name, connectgaps=False,
                 line={"color": palette.ENGINE[engine], "width": 2, "shape": "linear"},
                 marker={"size": 4, "color": palette.ENGINE[engine]},
-                hovertemplate=f"%{{x:.3g}} {unit}<br>{fmt.engine_label(engine)}: $%{{y:,.2f}} / h<extra></extra>",
+                hovertemplate=f"%{{x:.3g}} {unit}<br>{name}: {fmt.sign()}%{{y:,.2f}} / h<extra></extra>",
             )
         )  # fmt: skip
     rows = [(at["value"], at["vllm_usd_per_hour"], at["tensorrt_llm_usd_per_hour"]) for at in curve]
@@ -40,7 +40,8 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
     shapes, notes = [], []
     if not log or current > 0:
         shapes.append(marker_line("x", current, palette.TEXT_3))
-        notes.append(edge_note("x", place(current), f"now {fmt.sig(current)}", palette.TEXT_2))
+        now = edge_note("x", place(current), f"now {fmt.sig(current)}", palette.TEXT_2)
+        notes.append({**now, "yanchor": "bottom", "xanchor": "auto", "xshift": 0})  # above the plot, over no line
     if flips is not None and (not log or float(flips) > 0):
         shapes.append(marker_line("x", float(flips), palette.ATTENTION))
         note = edge_note("x", place(float(flips)), f"flips {fmt.sig(flips)}", palette.ATTENTION)
@@ -63,7 +64,7 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
 
 
 def _cost_axis(costs: Sequence[float], wide: bool) -> dict[str, Any]:
-    return log_axis(min(costs), max(costs)) if wide else {"rangemode": "tozero"}
+    return log_axis(min(costs), max(costs), fmt.sign()) if wide else {"rangemode": "tozero"}
 
 
 def tornado(rows_in: Sequence[Mapping[str, Any]], ident: str = "tornado") -> Chart:

@@ -13,6 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.models import Role, User
+from controlplane.dashboard import fmt
 from controlplane.deployments import services
 from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
@@ -35,6 +36,12 @@ def sent(monkeypatch: pytest.MonkeyPatch, data_dir: Any) -> list[tuple[str, dict
 @pytest.fixture(autouse=True)
 def _quick_passwords(settings: Any) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True)
+def _dollars() -> None:
+    """A test that calls no page starts in dollars, whatever a page before it was in."""
+    fmt.use_currency()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.dashboard import (
+    arithmetic,
     chart,
     curves,
     figures,
@@ -193,6 +194,25 @@ def test_a_flip_chart_marks_now_and_the_flip() -> None:
     assert made.figure.layout.xaxis.type == "log"
     assert made.figure.layout.annotations[0].x == pytest.approx(1.0), "in decades, as Plotly wants it"
     assert made.rows == tuple(costs)
+
+
+def test_a_logarithmic_axis_is_short_and_keeps_its_currency() -> None:
+    made = chart.log_axis(20, 2000)
+    assert made["ticktext"] == ["10", "20", "50", "100", "200", "500", "1k", "2k", "5k", "10k", "20k", "50k"]
+    assert chart.log_axis(0.5, 1e6, "$")["ticktext"][:4] == ["$0.10", "$1", "$10", "$100"]
+    assert chart.log_axis(0.5, 1e6)["ticktext"][-1] == "1M"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (Decimal("3.5"), "$ / GPU-h", "$3.50 / GPU-h"), (12935, "$", "$12,935"),
+        (4918.43, "$ / month", "$4,918.43 / month"),
+        (0.4137, "$ / M tok", "$0.4137 / M tok"), (11816.25, "tokens", "11,816.25 tokens"), ("no", "", "no"),
+    ],
+)  # fmt: skip
+def test_a_term_writes_amounts_as_amounts(value: object, unit: str, text: str) -> None:
+    assert arithmetic.Term("x", value, unit).text == text
 
 
 def test_a_tornado_starts_at_the_planned_cost() -> None:

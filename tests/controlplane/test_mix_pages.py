@@ -128,7 +128,7 @@ def test_pages_show_both(client: Client) -> None:
     body = client.get(f"/plans/{plan.pk}/workloads/code-completion/").content.decode()
     assert "Served as one" in body
     assert "weights for every endpoint" in body
-    assert "weight 7857" in body
+    assert "weight 7,857" in body
     assert "as one service" in client.get(f"/plans/{plan.pk}/").content.decode()
     plan.result = {key: value for key, value in plan.result.items() if key not in ("mixes", "engine_plans")}
     plan.save(update_fields=["result"])

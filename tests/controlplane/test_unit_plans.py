@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from django.test import Client
 
+from controlplane.dashboard import arithmetic
 from controlplane.deployments.models import Deployment
 from controlplane.planning import curves as drawing
 from controlplane.planning.models import CandidateCurves, Plan
@@ -116,6 +117,18 @@ def test_memory_is_drawn_of_both_roles(sample: dict[str, Any], page: Client) -> 
     table = body[body.index('id="table-memory"') :]
     assert 'data-value="Prefill"' in table
     assert 'data-value="Decode"' in table
+
+
+def test_arithmetic_says_which_role_and_names_the_transfer(sample: dict[str, Any], page: Client) -> None:
+    plan = sample["plan"]
+    chosen = next(v["chosen"] for v in plan.result["verdicts"] if v["workload"] == "code-completion")
+    candidate = next(c for c in plan.result["candidates"] if c["id"] == chosen)
+    made = {working.key: working for working in arithmetic.of_candidate(plan.request, candidate)}
+    assert made["memory"].title == "KV cache of one decode GPU"
+    assert "transfer" in made["ttft"].formula
+    assert "31 ms" in [term.text for term in made["ttft"].terms if term.word == "Transfer, mean"]
+    whole = arithmetic.of_candidate(plan.request, {**candidate, "disagg": None})
+    assert not any("transfer" in working.formula or "decode" in working.title for working in whole)
 
 
 def test_units_get_no_deployment(sample: dict[str, Any], page: Client) -> None:

@@ -178,8 +178,8 @@ def _memory(request: Json, candidate: Json) -> Working | None:
     rest = float(ledger["budget_gib"]) - sum(float(ledger.get(key) or 0) for key in inside)
     return Working(
         "memory", "KV cache of one decode GPU" if candidate.get("disagg") else "KV cache of one GPU", ledger["kv_gib"],
-        "GiB", "budget − weights − activation − graphs − rest", tuple(terms), evidence=ledger.get("evidence", ""), band=(band.get("low"), band.get("high")),
-        again=rest if plain else None,
+        "GiB", "budget − weights − activation − graphs − rest", tuple(terms),
+        evidence=ledger.get("evidence", ""), band=(band.get("low"), band.get("high")), again=rest if plain else None,
         source="The rule of the engine in that version; the page Memory shows each flag.",
     )  # fmt: skip
 

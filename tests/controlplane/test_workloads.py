@@ -42,6 +42,10 @@ def upload(actor: User, config: Any, model_id: str = "me/tiny", **extra: Any) ->
 
 
 def test_upload_and_use_a_model(planner: User, workload: Workload) -> None:
+    """G3: metadata that a hub does not give comes by upload; without it a name is refused, never passed."""
+    workload.model_ref = "gated/unknown-model"
+    with pytest.raises(ValidationError, match="gated/unknown-model"):
+        services.save_workload(actor=planner, workload=workload)
     row = upload(planner, TINY)
     assert (row.architecture, row.parameters) == ("LlamaForCausalLM", services.model_spec("me/tiny").total_params)
     assert services.model_choices()[0] == "me/tiny"

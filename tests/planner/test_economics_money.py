@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from decimal import Decimal
 
@@ -30,6 +31,7 @@ from planner.economics.classes import factor_of
 from planner.economics.energy import energy_usd_per_hour, joules_per_token, power_profile
 from planner.economics.tariff import hourly_prices, mean_usd_per_kwh
 from planner.errors import InputError, UnknownGpuError
+from planner.estimate import estimate
 from planner.fleet_file import parse_fleet
 from planner.placement.problem import build
 from planner.plan import check_request
@@ -153,6 +155,22 @@ def test_energy_per_token_by_kind() -> None:
     assert joules_per_token(159, 8, rate) == pytest.approx(1.23)
     assert joules_per_token(159, 8, 2 * rate) == pytest.approx(0.615), "per token of both kinds"
     assert joules_per_token(700, 8, rate) == pytest.approx(5.4, abs=0.05)
+
+
+@pytest.mark.parametrize(("clients", "watts", "joules"), [(4, 159.0, 1.23), (64, 205.0, 0.16)])
+def test_power_is_far_from_the_label(clients: int, watts: float, joules: float) -> None:
+    """Case C4: gpt-oss-120b on eight H100, 1k/1k: 159 to 205 W a GPU of 700; within a factor of two of that."""
+    got = estimate(
+        {
+            "engine": "vllm", "engine_version": "0.18.0", "model": "openai/gpt-oss-120b", "gpu": "H100", "tp": 8,
+            "load": {"kind": "closed", "concurrency": clients}, "input_tokens": 1024, "output_tokens": 1024,
+        }
+    )  # fmt: skip
+    assert watts / 2 < got["power_w"] / 8 < watts * 1.5 < 700 / 2
+    found = got["power_w"] / got["perf"]["output_tok_per_s"]
+    assert joules / 2 < found < joules * 2
+    label = 8 * 700 / got["perf"]["output_tok_per_s"]
+    assert abs(math.log(found / joules)) < abs(math.log(label / joules))
 
 
 def test_idle_gpus_of_a_chassis_are_charged() -> None:

@@ -137,6 +137,19 @@ def test_whole_prompts_get_room_in_a_step_or_are_refused() -> None:
     assert strict["status"] == "infeasible"
 
 
+def test_a_precision_without_measured_operators_is_said_to_have_none() -> None:
+    """P6: MXFP4 on an H200 runs weight-only in 16 bits and is told so; 4-bit weights of GPTQ have no operator data."""
+    mxfp4 = ask(model="openai/gpt-oss-120b", gpu="H200", engine_version="0.12.0")
+    assert any("no mxfp4 tensor cores" in reason for reason in mxfp4["reasons"])
+    gptq = ask(model="Qwen/Qwen3-8B", gpu="H200", precision="int4")
+    assert gptq["status"] == "ok"
+    assert gptq["evidence"] == "roofline"
+    wide, narrow = (
+        answer["perf"]["interval80"]["tpot_ms"] for answer in (gptq, ask(model="Qwen/Qwen3-8B", gpu="H200"))
+    )
+    assert wide[1] / wide[0] > narrow[1] / narrow[0]
+
+
 def test_what_an_engine_cannot_run_is_unsupported_with_its_reason() -> None:
     """P6: no number before support is settled."""
     answer = ask(engine="tensorrt_llm", gpu="MI300X")
@@ -219,6 +232,15 @@ def test_concurrency_comes_from_kv_not_from_bandwidth() -> None:
         output_tokens=None,
     )
     assert 80 < answer["memory"]["max_concurrency"] < 200
+    eight_bits = {
+        "precision": "fp8",
+        "kv_cache_dtype": "fp8",
+        "load": None,
+        "input_tokens": None,
+        "output_tokens": None,
+    }
+    half = ask(model="meta-llama/Meta-Llama-3.1-70B", gpu="H100", tp=4, max_model_len=4096, **eight_bits)
+    assert half["memory"]["max_concurrency"] == pytest.approx(360, rel=0.1)
 
 
 def _sessions(**changes: Any) -> dict[str, Any]:

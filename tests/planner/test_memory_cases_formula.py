@@ -165,6 +165,19 @@ def test_m47_logprobs_need_room_that_profiling_never_saw() -> None:
     assert "forbid" in tight.reasons[0]
 
 
+@pytest.mark.parametrize(("version", "graphs_counted"), [("0.19.0", False), ("0.21.0", True)])
+def test_g5_every_term_is_shown_and_they_add_up(version: str, graphs_counted: bool) -> None:
+    """G5: what an offer needs before there is a machine: each term, tokens and requests of a given context."""
+    asked = {"gpu": "H100-SXM5-80GB", "gpu_memory_gib": 79.19, "engine": "vllm", "engine_version": version}
+    got = answer(model="Qwen/Qwen2.5-14B-Instruct", gpu_memory_utilization=0.9, max_model_len=8192, **asked)["memory"]
+    parts = ["weights_gib", "activation_gib", "non_torch_gib", "kv_gib"] + (["graph_gib"] if graphs_counted else [])
+    assert sum(got[part] for part in parts) == pytest.approx(0.9 * 79.19, abs=1e-3)
+    assert got["graph_gib"] > 1.0
+    assert got["max_concurrency"] == pytest.approx(got["kv_blocks"] * 16 / 8192, rel=1e-3)
+    assert got["kv_tokens"] == pytest.approx(got["kv_blocks"] * 16, rel=1e-3)
+    assert got["interval80"]["kv_gib"][0] < got["kv_gib"] < got["interval80"]["kv_gib"][1]
+
+
 def test_m48_head_size_comes_from_the_nested_language_config() -> None:
     got = account("google/gemma-3-27b-it", h100(), vllm(max_model_len=8192, gpu_memory_utilization=0.95))
     assert got.max_concurrency == pytest.approx(4.46, rel=0.02)

@@ -44,6 +44,25 @@ def test_o7_no_engine_on_part_of_a_second_node(gpus: int, pp: int) -> None:
     assert solved(nodes, [workload("w")], [candidate("w", 1.0, gpus=gpus, pp=pp)]).status == "infeasible"
 
 
+def test_o9_eight_gpus_of_596_gib_are_too_few_and_how_many_it_takes_is_said() -> None:
+    """GLM-5.2-FP8 (some 850 GiB as loaded) on nodes of 596 GiB: no engine within one, an instance over two."""
+    nodes = [node(f"n{i}", gpu_memory_gib=596 / 8) for i in range(4)]
+    asked = request(nodes, [workload("w", model="zai-org/GLM-5.2-FP8")])
+    found = candidates(asked.workloads[0], asked)
+    within = [c for c in found if c.gpus_per_replica <= 8]
+    assert within
+    assert all(c.status == "infeasible" for c in within)
+    assert any("weights alone" in reason for c in within for reason in c.reasons)
+    plan = make_plan(asked)
+    assert {
+        (p.workload, len({q.node for q in plan.placements if q.replica == p.replica})) for p in plan.placements
+    } == {("w", 2)}
+    alone = make_plan(request(nodes[:1], list(asked.workloads)))
+    assert alone.status == "infeasible"
+    assert "replicas of 16" in alone.unplaced[0].reason
+    assert "8 such GPUs are free" in alone.unplaced[0].reason
+
+
 def test_o9_model_larger_than_a_node_is_said_to_need_several() -> None:
     asked = request([node(f"n{i}") for i in range(4)], [workload("w", model="deepseek-ai/DeepSeek-R1")])
     found = candidates(asked.workloads[0], asked)
@@ -61,6 +80,19 @@ def test_o10_a_node_has_one_kind_of_card_and_the_smallest_of_a_pool_binds() -> N
     found = candidates(asked.workloads[0], asked)
     single = [c for c in found if c.gpus_per_replica == 1]
     assert not any(c.status == "ok" for c in single)
+
+
+def test_o10_cards_of_32_and_20_gb_are_no_group_of_three() -> None:
+    """32 + 20 + 20 GB: three ranks fail the head rule; of two the smaller card binds, and 12 GB would lie idle."""
+    nodes = [node("a", gpus=1, gpu_memory_gib=31.5), node("b", gpus=2, gpu_memory_gib=19.5)]
+    asked = request(nodes, [workload("w", model="Qwen/Qwen2.5-14B-Instruct")])
+    found = {c.gpus_per_replica: c for c in candidates(asked.workloads[0], asked) if c.settings is not None}
+    assert 3 not in found
+    two = [c for c in candidates(asked.workloads[0], asked) if c.gpus_per_replica == 2 and c.status == "ok"]
+    assert two
+    assert all(c.memory is not None and c.memory.total_gib == 19.5 for c in two)
+    plan = make_plan(asked)
+    assert {p.node for p in plan.placements} <= {"b"}
 
 
 @pytest.mark.parametrize("tp", [3, 7])

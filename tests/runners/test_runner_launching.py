@@ -281,6 +281,7 @@ def test_stopping_what_never_ran_is_harmless(node: Node, sent: Recorder) -> None
 def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(
     node: Node, sent: Recorder, launch_command: Make
 ) -> None:
+    """D4: a front end that dies leaves ranks on their GPUs; the whole process group goes."""
     launching.launch(launch_command(faults={"ignore_sigterm": True, "leave_child": True}), node)
     stopping.stop(StopCommand("job-2", 1, "dep-1", grace_s=0.5), node)
     assert sent.last.state == "stopped"
@@ -381,6 +382,7 @@ def test_the_log_of_an_emulated_engine_says_so_in_every_line(node: Node, sent: R
 def test_memory_still_held_after_a_stop_is_a_stated_failure(
     node: Node, sent: Recorder, launch_command: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """D4, O16: that the memory is free again is checked, not supposed."""
     launching.launch(launch_command(), node)
     node.store.update("dep-1", lambda handle: replace(handle, gpu_used_mib={"0": 500, "1": 500}))
     monkeypatch.setattr(stopping, "MEMORY_WAIT_S", 0.2)

@@ -172,7 +172,7 @@ def burst_timeline(
     kv = [100 * v for v in timeline["kv_used"]]
     lines = [("Running", running, palette.ACCENT), ("Waiting", waiting, palette.ATTENTION)]
     if transferring is not None:
-        lines.append(("Cache on its way", list(transferring), palette.CATEGORIES[3]))
+        lines.append(("In transfer", list(transferring), palette.CATEGORIES[3]))
     traces = [_series(t, values, word, colour, "y") for word, values, colour in lines]
     cache = _series(t, kv, "KV cache in use", palette.CATEGORIES[2], "y2", " %")
     traces.append(cache.update(showlegend=False))  # alone on its axis, which names it

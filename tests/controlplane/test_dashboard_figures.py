@@ -173,11 +173,11 @@ def test_a_burst_in_a_unit_is_drawn_in_both_pools_on_one_axis() -> None:
     assert (prefill.ident, decode.ident) == ("timeline-prefill", "timeline-decode")
     assert prefill.rows == ((0.0, 2, 0, 10.0), (50.0, 0, 3, 20.0))
     assert decode.rows == ((0.0, 1, 0, 0, 10.0), (50.0, 2, 3, 5, 20.0))
-    assert [trace.name for trace in decode.figure.data] == ["Running", "Waiting", "Cache on its way", "KV cache in use"]
+    assert [trace.name for trace in decode.figure.data] == ["Running", "Waiting", "In transfer", "KV cache in use"]
     assert prefill.figure.layout.xaxis.range == decode.figure.layout.xaxis.range == (0, 50.0)
     assert "2 instances, added up" in prefill.note
     assert "instances" not in decode.note
-    assert "Cache on its way 0 to 5 requests" in decode.alternative
+    assert "In transfer 0 to 5 requests" in decode.alternative
     assert "KV cache in use 10 to 20 %" in decode.alternative
     assert curves.no_timeline(made) == ""
 

@@ -94,7 +94,7 @@ def test_a_burst_shows_both_pools(sample: dict[str, Any], page: Client) -> None:
             assert f'id="figure-timeline-{pool}"' in body
             assert f'id="table-timeline-{pool}"' in body
         assert "A burst in the decode pool: 4 lines; Time 0 to 40 s; Running 0 to 4 requests" in body
-        assert "Cache on its way 0 to 2 requests" in body
+        assert "In transfer 0 to 2 requests" in body
         assert "No timeline" not in body
 
 

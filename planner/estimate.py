@@ -22,9 +22,12 @@ from planner.estimate_disagg import answer_pools
 from planner.estimate_request import Query, parse_pools, parse_request
 from planner.memory import MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
+from planner.placement.encoder import predict_one_pass
 from planner.serving import Instance, Performance, predict
 from planner.serving.sessions import longest_prompt, mean_prompt
 from planner.steptime import build
+
+ANSWERS_AT_ONCE = "The model answers in one pass and generates nothing: ttft_ms and e2e_ms are the time to its answer."
 
 
 def estimate(request: Mapping[str, Any], *, find_model: Callable[[str], ModelSpec] = get_model) -> dict[str, Any]:
@@ -99,6 +102,7 @@ def _stop(answer: dict[str, Any], status: str, reason: str) -> None:
 
 
 def _answer(query: Query, answer: dict[str, Any]) -> None:
+    generates = query.model.task == "generate"
     able = support(query.model, query.gpu, query.settings)
     if not able.ok:
         answer["status"] = "unsupported"
@@ -107,7 +111,7 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     answer["reasons"] = list(able.warnings)
     expected = None
     if query.inputs and query.outputs:
-        expected = _longest_prompt(query) + query.outputs.longest
+        expected = _longest_prompt(query) + (query.outputs.longest if generates else 0)
     resolved = _with_room(resolve(query.settings, query.model, query.gpu, expected_len=expected), query, answer)
     total, others = query.gpu_memory_gib, query.used_by_others_gib
     memory = ledger(query.model, query.gpu, resolved, total_gib=total, used_by_others_gib=others)
@@ -127,10 +131,14 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
             " accepted."
         )
     instance = Instance(query.model, resolved, memory, build(query.model, query.gpu, resolved, fabric=query.fabric))
-    performance = predict(
-        instance, query.load, query.inputs, query.outputs,
-        seed=query.seed, replicas=query.replicas, router=query.router,
-    )  # fmt: skip
+    if generates:
+        performance = predict(
+            instance, query.load, query.inputs, query.outputs,
+            seed=query.seed, replicas=query.replicas, router=query.router,
+        )  # fmt: skip
+    else:
+        performance = predict_one_pass(instance, query.load, query.inputs, seed=query.seed, replicas=query.replicas)
+        answer["reasons"].append(ANSWERS_AT_ONCE)
     answer["perf"] = perf_answer(performance)
     answer["evidence"] = performance.evidence.value
     answer["reasons"].extend(note for note in instance.step.notes if note not in answer["reasons"])
@@ -143,7 +151,8 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         )
     if query.usd_per_gpu_hour is not None:
         answer["cost"] = cost_answer(query.usd_per_gpu_hour * resolved.gpus * query.replicas, performance)
-    answer["power_w"] = _power(query, resolved, memory, performance)
+    if generates:  # the power of one-pass models was not measured
+        answer["power_w"] = _power(query, resolved, memory, performance)
 
 
 def _longest_prompt(query: Query) -> int:

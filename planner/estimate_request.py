@@ -206,7 +206,12 @@ def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         settings = replace(settings, precision="as-config")
     load = _load(request)
     inputs = _lengths(request, "input_tokens", required=load is not None)
-    outputs = _lengths(request, "output_tokens", required=load is not None)
+    generates = model.task == "generate"
+    if not generates and load is not None and load.turns is not None:
+        raise InputError("belongs to models that generate", field="load.turns", value=request["load"]["turns"])
+    outputs = _lengths(request, "output_tokens", required=load is not None and generates)
+    if outputs is None and not generates:
+        outputs = Lengths("fixed", value=1)  # a form that every load takes; nothing reads it
     price = request.get("usd_per_gpu_hour")
     return Query(
         model=model,

@@ -17,9 +17,11 @@ from planner.engines.types import ResolvedSettings
 from planner.errors import InputError
 from planner.serving import bands
 from planner.serving.arrivals import request_set, trace_at_rate
+from planner.serving.instance import Instance
 from planner.serving.metrics import percentiles, samples_of, slo_ratio
+from planner.serving.predict import performance
 from planner.serving.sizing import PROBE, STEEP
-from planner.serving.types import LargestLoad, Lengths, Load, SimResult, SloTarget
+from planner.serving.types import LargestLoad, Lengths, Load, Performance, SimResult, SloTarget
 from planner.steptime.kernel import step_ms
 from planner.steptime.types import StepModel, kernel_args
 
@@ -130,6 +132,34 @@ def _summary(
         saturated=bool(grows),
         samples=samples_of(latency, latency),
     )
+
+
+def predict_one_pass(
+    instance: Instance, load: Load, inputs: Lengths, *, seed: int = 0, replicas: int = 1
+) -> Performance:
+    """Performance of ``replicas`` that share ``load`` evenly: latencies of one, throughputs of all of them.
+
+    Raises InputError for prompts that one step or the context cannot hold.
+    """
+    context = instance.resolved.max_model_len
+    if inputs.longest > context:
+        remedy = "Shorten the prompts or cut them, as the embedding service would have to."
+        raise InputError(
+            f"longer than the context of {context} tokens", field="input_tokens", value=inputs.longest, remedy=remedy
+        )
+    found = simulate_encoder(instance.step, instance.resolved, _part(load, replicas), inputs, seed=seed)
+    one = performance(found, instance.step, where="offline" if load.kind == "offline" else "")
+    return replace(one, req_per_s=one.req_per_s * replicas, total_tok_per_s=one.total_tok_per_s * replicas)
+
+
+def _part(load: Load, replicas: int) -> Load:
+    """The load of each of ``replicas``."""
+    if replicas == 1:
+        return load
+    requests = None if load.requests is None else max(1, round(load.requests / replicas))
+    if load.kind == "closed":
+        return replace(load, requests=requests, concurrency=max(1, round((load.concurrency or 1) / replicas)))
+    return replace(load, requests=requests, rate_per_s=load.rate_per_s / replicas)
 
 
 def largest_encoder_load(

@@ -106,6 +106,8 @@ def test_tensorrt_llm_keys_are_in_one_place_only() -> None:
     compiled = yaml.safe_load(config_files(pieces)["llm-api.yaml"])["torch_compile_config"]
     sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1152]
     assert compiled == {"enable_piecewise_cuda_graph": True, "capture_num_tokens": sizes}
+    graphs = {"batch_sizes": [*range(1, 33), 64, 128], "enable_padding": True}  # what step times take: no eager decodes
+    assert options["cuda_graph_config"] == graphs
     eager = resolve(trtllm(enforce_eager=True), get_model(LLAMA), h100())
     assert yaml.safe_load(config_files(eager)["llm-api.yaml"])["cuda_graph_config"] is None
 

@@ -63,7 +63,7 @@ def config_files(resolved: ResolvedSettings) -> dict[str, str]:
         cache["host_cache_size"] = int(resolved.kv_cache_host_gib * GIB)
     graphs: dict[str, Any] | None = None
     if resolved.cuda_graph_sizes:
-        # off by default, where every batch between two captured sizes runs kernel by kernel; step times are of padded ones
+        # off by default, where batches between two captured sizes run kernel by kernel; step times are of padded ones
         graphs = {"batch_sizes": list(resolved.cuda_graph_sizes), "enable_padding": True}
     options: dict[str, Any] = {
         "enable_chunked_prefill": resolved.enable_chunked_prefill,

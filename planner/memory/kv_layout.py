@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least
 from planner.errors import UnsupportedError
+from planner.memory.kv_layout_types import KvGroup, KvLayout
+from planner.memory.kv_layout_v4 import is_windowed_latent, windowed_latent_layout
 from planner.models.sharding import stage_groups
 from planner.models.spec import Attention, LayerGroup, Mla, ModelSpec, RecurrentState
 
@@ -27,74 +29,6 @@ FP8_DS_MLA_TOKEN_BYTES = 656
 INDEXER_SCALE_BYTES = 4
 MAMBA_BLOCK_ALIGNMENT = 16
 CONVOLUTION_WINDOW = 3  # past tokens that a recurrent layer's convolution keeps
-CROSS_ATTENTION_TOKENS = 1500  # Whisper's encoder; used when the configuration names no length
-
-
-@dataclass(frozen=True, slots=True)
-class KvGroup:
-    """One block table of the engine: ``layers`` real layers in ``KvLayout.slots`` slots.
-
-    ``kind`` full, sliding, chunked, cross or state; ``window`` in tokens; ``block_tokens`` tokens of one block.
-    """
-
-    kind: str
-    layers: int
-    block_tokens: int
-    window: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KvLayout:
-    """The pool of one rank.
-
-    ``block_bytes`` of one pool block: ``slots`` layers x ``page_bytes``. ``state_blocks`` blocks that a recurrent group
-    holds per sequence. ``in_flight_tokens`` how many new tokens may lie beyond a sliding window.
-    ``padding_layers`` slots without a layer; ``padded_share`` bytes of the pool that padding wastes.
-    """
-
-    groups: tuple[KvGroup, ...]
-    slots: int
-    page_bytes: float
-    block_bytes: float
-    state_blocks: int
-    state_bytes_per_seq: float
-    in_flight_tokens: int
-    padding_layers: int
-    padded_share: float
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of the smallest block, the unit in which vLLM prints its pool."""
-        return min((group.block_tokens for group in self.groups), default=0)
-
-    def blocks_for(self, length: int) -> int:
-        """Pool blocks that one request of ``length`` tokens holds at most."""
-        return sum(self._group_blocks(group, length) for group in self.groups)
-
-    def _group_blocks(self, group: KvGroup, length: int) -> int:
-        size = group.block_tokens
-        if group.kind == "state":
-            return self.state_blocks
-        if group.kind == "sliding" and group.window is not None:
-            return math.ceil(min(group.window - 1 + self.in_flight_tokens, length) / size) + 1
-        if group.kind == "chunked" and group.window is not None:
-            return math.ceil(min(group.window + self.in_flight_tokens, length) / size)
-        if group.kind == "cross":
-            return math.ceil((group.window or CROSS_ATTENTION_TOKENS) / size)
-        return math.ceil(length / size)
-
-    def longest_for(self, blocks: int, limit: int) -> int:
-        """Longest request, at most ``limit`` tokens, that ``blocks`` blocks hold; 0 when not even one token fits."""
-        if not self.groups:
-            return limit
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.blocks_for(middle) <= blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +80,11 @@ def kv_layout(model: ModelSpec, resolved: ResolvedSettings, *, stage: int | None
     if stage is None:
         layouts = [kv_layout(model, resolved, stage=each) for each in range(resolved.pp)]
         return max(layouts, key=lambda layout: layout.block_bytes)
-    counts = _kinds(model, resolved, stage_groups(model, resolved.pp, stage), last=stage == resolved.pp - 1)
+    held = stage_groups(model, resolved.pp, stage)
+    if resolved.engine is EngineName.VLLM and is_windowed_latent(model):
+        drafts = bool(resolved.speculative_tokens) and stage == resolved.pp - 1
+        return windowed_latent_layout(model, resolved, held, in_flight_tokens(resolved), drafts=drafts)
+    counts = _kinds(model, resolved, held, last=stage == resolved.pp - 1)
     if resolved.engine is EngineName.TENSORRT_LLM:
         return _trtllm_layout(counts, resolved)
     return _vllm_layout(counts, resolved)

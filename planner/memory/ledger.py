@@ -103,7 +103,7 @@ def kv_tokens_from_gib(model: ModelSpec, resolved: ResolvedSettings, kv_gib: flo
 
 def concurrency(layout: KvLayout, resolved: ResolvedSettings, blocks: int) -> float:
     """Requests of ``max_model_len`` tokens that ``blocks`` blocks hold at once; MNS for a model without a cache."""
-    need = layout.blocks_for(resolved.max_model_len)
+    need = layout.counted_for(resolved.max_model_len)
     return blocks / need if need else float(resolved.max_num_seqs)
 
 

@@ -1,9 +1,7 @@
 """How the KV pool is cut: layer groups, pages, latent and recurrent layers (cases H), and what always holds.
 
 Not computed, and why: H9 (better packing: 1,489,675 to 2,237,978 tokens) names neither model nor settings; how packing
-changes with the version is tested on known models. H11 (27.08 to 7.73 full requests after a model's revision, 150,000
-tokens in 7.7 GiB) is a cost that did not grow with the context (vllm-project/vllm#51041): what was kept for each
-sequence, whose sizes the thread does not give.
+changes with the version is tested on known models.
 """
 
 from __future__ import annotations
@@ -102,6 +100,36 @@ def test_h13_only_attention_layers_hold_a_cache() -> None:
     assert cache / 2**20 == pytest.approx(16_384, rel=0.001)
     # 48 layers of 48 x 128 x 128 fp32 and 10,240 x 3 16-bit values.
     assert layout.state_bytes_per_seq == 48 * (786_432 * 4 + 30_720 * 2)
+
+
+@pytest.mark.parametrize(
+    ("length", "budget", "kv_gib", "blocks", "tokens", "concurrency"),
+    [(912_128, 8192, 7.0070, 7236, 1_009_661, 1.11), (121_344, 16_384, 7.7127, 7965, 150_992, 1.24)],
+)
+def test_h11_a_pool_of_compressed_latents_to_the_token(
+    length: int, budget: int, kv_gib: float, blocks: int, tokens: int, concurrency: float
+) -> None:
+    """vllm-project/vllm#51041, DeepSeek V4 Flash on two H20: 7.01 GiB held a million tokens, 7.71 GiB of its revision
+    150,992. The layouts are equal: what a step of twice the tokens may leave in windows and compressors does not grow
+    with the context, and weighs more at 121,344 tokens than at 912,128.
+    """
+    model = get_model("deepseek-ai/DeepSeek-V4-Flash")
+    settings = vllm("0.26.0", tp=2, max_model_len=length, max_num_batched_tokens=budget, speculative_tokens=1)
+    got = kv_tokens_from_gib(model, resolve(settings, model, gpu("H20-96GB")), kv_gib)
+    assert got[:2] == (blocks, tokens)
+    assert got[2] == pytest.approx(concurrency, abs=0.005)
+
+
+def test_h11_what_a_longer_step_costs_is_seen_in_the_answer() -> None:
+    """27 requests of a million tokens on a B300 (reported 27.08), and a fourth of them with steps of 65,536 tokens."""
+    asked = {
+        "model": "deepseek-ai/DeepSeek-V4-Flash", "gpu": "B300", "engine": "vllm", "engine_version": "0.26.0", "dp": 4,
+        "ep": 4, "max_model_len": 1_048_576,
+    }  # fmt: skip
+    short, long = (answer(**asked, max_num_batched_tokens=budget)["memory"] for budget in (8192, 65_536))
+    assert short["max_concurrency"] == pytest.approx(27.08, rel=0.1)
+    assert 3.5 < short["max_concurrency"] / long["max_concurrency"] < 4.5
+    assert long["kv_gib"] > 0.9 * short["kv_gib"]
 
 
 def test_h16_latent_cost_per_token() -> None:

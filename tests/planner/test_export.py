@@ -123,6 +123,9 @@ def test_kubernetes_waits_longer_than_the_engine_and_pins_the_node(both) -> None
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
     startup = container["startupProbe"]
     assert startup["failureThreshold"] * startup["periodSeconds"] > 1800
+    alive = container["livenessProbe"]
+    assert alive["httpGet"] == startup["httpGet"]
+    assert alive["failureThreshold"] * alive["periodSeconds"] < 300, "seconds, since it waits for the start-up probe"
     labels = documents[0]["spec"]["template"]["metadata"]["labels"]
     assert documents[2]["spec"]["selector"].items() <= labels.items()
     assert container["command"][container["command"].index("--port") + 1] == "8000"

@@ -21,6 +21,18 @@ DEFAULT_GRAPH_MAX_BATCH = 128
 FIRST_PYTORCH_VERSION = "0.17.0"
 """Before it every model was built into an engine and run by the C++ runtime (release notes)."""
 
+BLOCK_FP8_EXPERTS_ON_BLACKWELL = "DEEPGEMM"
+
+
+def expert_kernel(model: ModelSpec, gpu: GpuSpec, precision: str, version: str) -> str | None:
+    """Kernel of the routed experts that has to be asked for since the default one, CUTLASS, does not run them.
+
+    Block-scaled FP8 on data-centre Blackwell: "MoE Backend Support Matrix" of the deployment guide for DeepSeek R1.
+    Left alone the executor ends with "fp8 blockscale gemm only support Hopper" (issue 5064).
+    """
+    needed = mt.is_moe(model) and precision == "fp8_block" and gt.is_sm100_family(gpu)
+    return BLOCK_FP8_EXPERTS_ON_BLACKWELL if needed and at_least(version, "1.0.0") else None
+
 
 def graph_sizes(max_batch: int, padded_to: int | None = None) -> tuple[int, ...]:
     """Decode batch sizes captured when ``cuda_graph_config`` is left alone: no padding, up to 128. With a stated
@@ -67,6 +79,11 @@ def resolve(
     carried = carried_over(settings)
     if not at_least(version, FIRST_PYTORCH_VERSION):
         carried["trt_backend"] = "tensorrt"
+    origin["moe_backend"] = USER if settings.moe_backend else default
+    asked_kernel = expert_kernel(model, gpu, precision, version)
+    if settings.moe_backend is None and asked_kernel is not None:
+        carried["moe_backend"] = asked_kernel
+        origin["moe_backend"] = "block-scaled FP8 experts need it on this GPU"
     overlaps = carried["trt_backend"] == "pytorch"
     origin["async_scheduling"] = (
         f"{default}: overlap scheduler {'on' if overlaps else 'is in the PyTorch back end only'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 from memory_samples import gpu, h100, trtllm, vllm
 
@@ -110,6 +111,23 @@ def test_tensorrt_llm_keys_are_in_one_place_only() -> None:
     assert options["cuda_graph_config"] == graphs
     eager = resolve(trtllm(enforce_eager=True), get_model(LLAMA), h100())
     assert yaml.safe_load(config_files(eager)["llm-api.yaml"])["cuda_graph_config"] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "asked", "launched"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "B200", None, {"backend": "DEEPGEMM"}),
+        ("deepseek-ai/DeepSeek-R1", "B200", "TRTLLM", {"backend": "TRTLLM"}),
+        ("deepseek-ai/DeepSeek-R1", "H200", None, None),
+        ("nvidia/DeepSeek-R1-0528-FP4", "B200", None, None),
+    ],
+)
+def test_tensorrt_llm_is_asked_for_the_experts_kernel_that_its_default_lacks(
+    model: str, card: str, asked: str | None, launched: dict[str, str] | None
+) -> None:
+    """CUTLASS, the default, has no block-scaled FP8 experts on data-centre Blackwell."""
+    resolved = resolve(trtllm(tp=8, moe_backend=asked), get_model(model), gpu(card))
+    assert yaml.safe_load(config_files(resolved)["llm-api.yaml"]).get("moe_config") == launched
 
 
 def test_extra_arguments_come_last() -> None:

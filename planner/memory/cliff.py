@@ -56,8 +56,8 @@ def preemption_cliff(
         return PreemptionCliff(0, 0, "kv", None, "There is no KV pool to run short of.")
     layout = kv_layout(as_loaded(model, resolved), resolved)
     usable = memory.kv_blocks - (1 if resolved.engine is EngineName.VLLM else 0)
-    full_blocks = layout.blocks_for(input_tokens + output_tokens)
-    mean_blocks = layout.blocks_for(input_tokens + (output_tokens + 1) // 2)
+    held = layout.running_for if memory.running_tokens else layout.blocks_for
+    full_blocks, mean_blocks = held(input_tokens + output_tokens), held(input_tokens + (output_tokens + 1) // 2)
     safe, mean = usable // full_blocks, usable // mean_blocks
     reserves = resolved.capacity_policy == "GUARANTEED_NO_EVICT"
     bound = safe if reserves else mean

@@ -56,14 +56,22 @@ class KvLayout:
         """Blocks that vLLM counts for a request of ``length`` tokens in its concurrency: groups weighed by bytes."""
         return math.ceil(sum(group.share * self._group_blocks(group, length) for group in self.groups) - 1e-9)
 
-    def _group_blocks(self, group: KvGroup, length: int) -> int:
+    def running_for(self, length: int) -> int:
+        """Blocks that a request of ``length`` tokens holds once its prompt is done: of a window no more than it spans.
+
+        ``blocks_for`` adds what one step may bring in before the rest is given back.
+        """
+        return sum(self._group_blocks(group, length, in_flight=1) for group in self.groups)
+
+    def _group_blocks(self, group: KvGroup, length: int, in_flight: int | None = None) -> int:
+        pending = self.in_flight_tokens if in_flight is None else min(in_flight, self.in_flight_tokens)
         size = group.block_tokens
         if group.kind == "state":
             return self.state_blocks
         if group.kind == "sliding" and group.window is not None:
-            return math.ceil(min(group.window - 1 + self.in_flight_tokens, length) / size) + 1
+            return math.ceil(min(group.window - 1 + pending, length) / size) + 1
         if group.kind == "chunked" and group.window is not None:
-            return math.ceil(min(group.window + self.in_flight_tokens, length) / size)
+            return math.ceil(min(group.window + pending, length) / size)
         if group.kind == "cross":
             return math.ceil((group.window or CROSS_ATTENTION_TOKENS) / size)
         return math.ceil(length / size)

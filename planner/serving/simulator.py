@@ -40,10 +40,11 @@ _FRONT_END_FULL = 0.75
 def instance_rules(resolved: ResolvedSettings, ledger: MemoryLedger) -> InstanceRules:
     """Scheduler rules and KV pool of one data-parallel rank.
 
-    Pools of several layer groups are counted in token equivalents: ``kv_tokens`` of the ledger over the block size.
+    Pools of several layer groups are counted in token equivalents: tokens of the ledger over the block size, those of
+    running requests where it tells them apart.
     """
     policy = scheduler_policy(resolved)
-    blocks = ledger.kv_tokens // policy.block_tokens
+    blocks = max(ledger.kv_tokens, ledger.running_tokens) // policy.block_tokens
     if resolved.kv_cache_max_tokens is not None:
         blocks = min(blocks, resolved.kv_cache_max_tokens // policy.block_tokens)
     acceptance = resolved.speculative_acceptance or 0.0

@@ -16,7 +16,7 @@ from memory_samples import account, answer, attention_layers, gpu, h100, pool_of
 from planner.catalog import get_model
 from planner.engines import resolve
 from planner.errors import UnsupportedError
-from planner.memory import kv_layout, kv_tokens_from_gib
+from planner.memory import kv_layout, kv_tokens_from_gib, ledger, preemption_cliff
 from planner.models.spec import ModelSpec
 from planner.units import GIB
 
@@ -118,6 +118,20 @@ def test_h11_a_pool_of_compressed_latents_to_the_token(
     got = kv_tokens_from_gib(model, resolve(settings, model, gpu("H20-96GB")), kv_gib)
     assert got[:2] == (blocks, tokens)
     assert got[2] == pytest.approx(concurrency, abs=0.005)
+
+
+def test_h11_a_running_request_keeps_little_of_what_its_prompt_passed_through() -> None:
+    """Of 8,192 tokens: 32 blocks of latents, 3 of each window group, 3 and 17 of states; counted: 3,000."""
+    model = get_model("deepseek-ai/DeepSeek-V4-Flash")
+    resolved = resolve(vllm("0.26.0", dp=4, ep=4, max_model_len=8192), model, gpu("B300"))
+    layout = kv_layout(model, resolved)
+    assert layout.running_for(8192) == 32 + 2 * 3 + 3 + 17
+    assert layout.blocks_for(8192) > 2900
+    got = ledger(model, gpu("B300"), resolved)
+    assert got.running_tokens == int(got.kv_blocks / 58 * 8192)
+    cliff = preemption_cliff(model, resolved, got, input_tokens=4000, output_tokens=1000)
+    assert cliff.safe_sequences == (got.kv_blocks - 1) // layout.running_for(5000)
+    assert account("google/gemma-3-27b-it", h100(), vllm("0.24.0")).running_tokens == 0
 
 
 def test_h11_what_a_longer_step_costs_is_seen_in_the_answer() -> None:

@@ -95,11 +95,6 @@ def get_kind(name: str) -> JobKind:
     return _KINDS[name]
 
 
-def kind_labels() -> dict[str, str]:
-    """Every kind's label, by name."""
-    return {name: kind.label for name, kind in sorted(_KINDS.items())}
-
-
 def load_kinds(find: Callable[[str], Any] = import_module) -> None:
     """Import ``job_kinds`` of every app of ours that has one."""
     for config in apps.get_app_configs():

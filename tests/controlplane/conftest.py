@@ -17,11 +17,12 @@ from controlplane.dashboard import fmt
 from controlplane.deployments import services
 from controlplane.deployments.models import Deployment
 from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Price, Site
-from controlplane.jobs import sending
+from controlplane.jobs import kinds, sending
 from controlplane.workloads.models import SloTarget, Workload
 from controlplane.workloads.services import upload_model
 from tests.controlplane import fleet_fixture
 from tests.controlplane.deployment_samples import MODEL
+from tests.controlplane.job_samples import NodeRecorder, Recorder
 from tests.controlplane.test_workloads import TINY
 
 
@@ -188,3 +189,19 @@ def cpu_deployment(local_node: Node, planner: User, operator: User) -> Deploymen
     return services.create_deployment(
         actor=operator, node=local_node, model_ref="me/tiny", engine="vllm", options={"max_model_len": 1024}
     )
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """A job kind of control workers."""
+    kind = Recorder()
+    monkeypatch.setitem(kinds._KINDS, kind.kind, kind)
+    return kind
+
+
+@pytest.fixture
+def node_recorder(monkeypatch: pytest.MonkeyPatch) -> NodeRecorder:
+    """A job kind of node workers."""
+    kind = NodeRecorder()
+    monkeypatch.setitem(kinds._KINDS, kind.kind, kind)
+    return kind

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,83 +17,10 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from controlplane.core.models import ChangeLog
-from controlplane.jobs import kinds, observing, retrying, running, sending, services
-from controlplane.jobs.models import Job, JobLog
-from controlplane.jobs.sweep import NODE_WAIT, sweep
-from runners.contracts import DISCOVER_TASK, DiscoverCommand, Observation
-
-LATER = dt.timedelta(hours=3)
-
-
-class Recorder(kinds.JobKind):
-    """Does what the test says."""
-
-    kind = "test.control"
-    label = "Test"
-    max_attempts = 2
-
-    def __init__(self) -> None:
-        self.act: Callable[[running.RunningJob], Any] = lambda job: {"answer": 42}
-        self.ended: list[str] = []
-
-    def run(self, job: running.RunningJob) -> Any:
-        return self.act(job)
-
-    def on_failed(self, job: Job) -> None:
-        self.ended.append(f"failed: {job.error}")
-
-    def on_cancelled(self, job: Job) -> None:
-        self.ended.append("cancelled")
-
-
-class NodeRecorder(kinds.NodeJobKind):
-    """A node command."""
-
-    kind = "test.node"
-    label = "Test on a node"
-    task = DISCOVER_TASK
-    max_attempts = 2
-
-    def __init__(self) -> None:
-        self.seen: list[Observation] = []
-        self.tardy: list[Observation] = []
-
-    def command(self, job: Job, attempt: int) -> DiscoverCommand:
-        return DiscoverCommand(job_id=str(job.pk), attempt=attempt, node_slug="n1")
-
-    def observed(self, job: Job, observation: Observation) -> dict | None:
-        self.seen.append(observation)
-        return {"ok": True} if observation.state == "discovered" else None
-
-    def late(self, job: Job, observation: Observation) -> None:
-        self.tardy.append(observation)
-
-
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    kind = Recorder()
-    monkeypatch.setitem(kinds._KINDS, kind.kind, kind)
-    return kind
-
-
-@pytest.fixture
-def node_recorder(monkeypatch: pytest.MonkeyPatch) -> NodeRecorder:
-    kind = NodeRecorder()
-    monkeypatch.setitem(kinds._KINDS, kind.kind, kind)
-    return kind
-
-
-def submit(kind: str = "test.control", **extra: Any) -> Job:
-    return services.submit_job(actor=None, kind=kind, payload={"n": 1}, **extra)
-
-
-def seen(job: Job, sequence: int, state: Any = "progress", attempt: int = 1, **extra: Any) -> dict:
-    observation = Observation(
-        job_id=str(job.pk), attempt=attempt, sequence=sequence, state=state, node="n1", at=time.time(), **extra
-    )
-    from planner.jsonio import to_json
-
-    return to_json(observation)
+from controlplane.jobs import kinds, retrying, running, sending, services
+from controlplane.jobs.models import Job
+from controlplane.jobs.sweep import sweep
+from tests.controlplane.job_samples import Recorder, submit
 
 
 @pytest.mark.django_db(transaction=True)
@@ -332,89 +258,6 @@ def test_log_is_append_only_numbered_and_bounded(recorder: Recorder, monkeypatch
     assert [line.text for line in lines] == ["a", "b", "c�", "d", "e", "The log is full; further lines are left out."]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_node_job_is_claimed_by_the_first_observation(node_recorder: NodeRecorder, sent: list) -> None:
-    job = submit("test.node", queue="node.n1")
-    task, payload, queue = sent[0]
-    assert (task, queue) == (DISCOVER_TASK, "node.n1")
-    assert payload == {"job_id": str(job.pk), "attempt": 1, "node_slug": "n1"}
-    assert observing.apply_observation(seen(job, 1, phase="Looking", progress=0.3, lines=("x", "y"))) == "applied"
-    job.refresh_from_db()
-    assert (job.state, job.attempt, job.step, job.progress, job.claimed_by) == ("running", 1, "Looking", 0.3, "n1")
-    assert observing.apply_observation(seen(job, 2, "discovered")) == "applied"
-    job.refresh_from_db()
-    assert (job.state, job.result) == ("succeeded", {"ok": True})
-    assert [line.text for line in job.log.filter(level=JobLog.Level.OUTPUT)] == ["x", "y"]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_observations_count_once_in_any_order(node_recorder: NodeRecorder) -> None:
-    job = submit("test.node", queue="node.n1")
-    observing.apply_observation(seen(job, 3, phase="Third", progress=0.6))
-    assert observing.apply_observation(seen(job, 3, phase="Third", progress=0.6)) == "repeated"
-    assert observing.apply_observation(seen(job, 2, phase="Second", progress=0.2)) == "applied"
-    job.refresh_from_db()
-    assert (job.step, job.progress) == ("Third", 0.6), "an older message must not turn the clock back"
-    assert len(node_recorder.seen) == 2
-    assert observing.apply_observation(seen(job, 4, "discovered")) == "applied"
-    assert observing.apply_observation(seen(job, 5, "failed", reason="x")) == "late"
-    assert [item.sequence for item in node_recorder.tardy] == [5]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_observation_of_a_reaped_attempt_is_dropped(node_recorder: NodeRecorder, sent: list) -> None:
-    job = submit("test.node", queue="node.n1")
-    observing.apply_observation(seen(job, 1, "started"))
-    assert sweep(timezone.now() + dt.timedelta(seconds=90))["requeued"] == 1
-    assert sent[-1][1]["attempt"] == 2
-    observing.apply_observation(seen(job, 1, "started", attempt=2))
-    assert observing.apply_observation(seen(job, 2, "discovered", attempt=1)) == "late"
-    job.refresh_from_db()
-    assert (job.state, job.attempt) == ("running", 2)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_failed_observation_ends_the_job_with_its_reason(node_recorder: NodeRecorder) -> None:
-    job = submit("test.node", queue="node.n1")
-    observing.apply_observation(seen(job, 1, "failed", reason="The binary is missing.", remedy="Install it."))
-    job.refresh_from_db()
-    assert (job.state, job.error, job.remedy) == ("failed", "The binary is missing.", "Install it.")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_silent_node_is_explained(node_recorder: NodeRecorder, node: Any) -> None:
-    job = submit("test.node", queue="node.n1", deadline=dt.timedelta(days=1))
-    assert sweep(timezone.now() + NODE_WAIT / 2)["failed"] == 0
-    assert sweep(timezone.now() + NODE_WAIT * 1.1)["failed"] == 1
-    job.refresh_from_db()
-    assert "has not answered" in job.error
-    assert "TONNAGE_NODE_SLUG=n1 python -m runners worker" in job.remedy
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    "message",
-    [
-        {},
-        {"job_id": "x"},
-        {"job_id": "x", "attempt": 1, "sequence": 1, "state": "nonsense", "node": "n", "at": 1.0},
-        {"job_id": "x", "attempt": 1, "sequence": 1, "state": "log", "node": "n", "at": float("nan")},
-    ],
-)
-def test_malformed_observation_is_refused(message: dict) -> None:
-    assert observing.apply_observation(message) == "malformed"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_observation_of_nothing_known(node: Any) -> None:
-    base = {"attempt": 0, "sequence": 1, "state": "heartbeat", "node": "n1", "at": 1.0}
-    assert observing.apply_observation({**base, "job_id": ""}) == "node"
-    node.refresh_from_db()
-    assert node.worker_last_seen_at is not None
-    assert observing.apply_observation({**base, "job_id": "not-a-uuid"}) == "unknown job"
-    assert observing.apply_observation({**base, "job_id": "0" * 32}) == "unknown job"
-
-
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     "values",
@@ -432,7 +275,7 @@ def test_constraints_refuse_impossible_rows(values: dict) -> None:
 
 
 def test_every_kind_has_a_label_and_a_queue() -> None:
-    names = kinds.kind_labels()
+    names = {name: kind.label for name, kind in kinds._KINDS.items()}
     assert {"plan.compute", "deployment.launch", "deployment.probe", "deployment.stop", "node.discover"} <= set(names)
     assert all(label and kinds.get_kind(name).queue for name, label in names.items())
     with pytest.raises(KeyError):
@@ -451,29 +294,6 @@ def test_validation_errors_of_a_run_are_shown(recorder: Recorder) -> None:
     running.run_job(str(job.pk))
     job.refresh_from_db()
     assert job.error == "The scenario has no workloads; add at least one."
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_database_that_is_away_never_loses_an_observation(
-    node_recorder: NodeRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from controlplane.jobs import tasks
-
-    job = submit("test.node", queue="node.n1")
-    failures = [OperationalError("database is locked"), OperationalError("server closed the connection")]
-    apply = observing.apply_observation
-
-    def flaky(message: dict) -> str:
-        if failures:
-            raise failures.pop()
-        return apply(message)
-
-    monkeypatch.setattr(tasks, "apply_observation", flaky)
-    monkeypatch.setattr(tasks, "retry_transient", lambda act: act())
-    tasks.observe.apply(args=[seen(job, 1, "discovered")])
-    assert failures == []
-    job.refresh_from_db()
-    assert job.state == Job.State.SUCCEEDED
 
 
 @pytest.mark.django_db(transaction=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fleet_samples import L40S, candidate, node, request, workload
-from test_placement_solver import solved, used_gpus
+from placement_samples import solved, used_gpus
 
 from planner.catalog import get_gpu, get_model
 from planner.engines import EngineName, EngineSettings, support

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fleet_samples import H100, L40S, candidate, node, request, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_placement_solver import as_plan
+from placement_samples import as_plan
 
 from planner.placement.check import check
 from planner.placement.greedy import greedy

@@ -166,6 +166,10 @@ class ModelUploadForm(forms.Form):
     model_id = forms.CharField(max_length=200, label="Model id", help_text="organisation/name")
     config = forms.FileField(label="config.json")
     quant_config = forms.FileField(label="hf_quant_config.json", required=False)
+    weight_index = forms.FileField(
+        label="model.safetensors.index.json", required=False,
+        help_text="If given, the bytes in the files are compared with those counted.",
+    )  # fmt: skip
     source = forms.CharField(max_length=300, required=False)
 
 

@@ -133,6 +133,9 @@ class LlmModel(BaseModel):
     quant_config = models.JSONField(null=True, blank=True)
     architecture = models.CharField(max_length=100, blank=True, editable=False)
     parameters = models.BigIntegerField(null=True, blank=True, editable=False)
+    weight_bytes = models.BigIntegerField(
+        null=True, blank=True, editable=False, help_text="Of all weights in its files, by model.safetensors.index.json."
+    )
     source = models.CharField(max_length=300, blank=True)
     notes = models.TextField(blank=True)
 

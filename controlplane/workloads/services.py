@@ -27,6 +27,7 @@ from planner.jsonio import from_json
 from planner.models.loading import parse_config_text
 from planner.models.parser import parse
 from planner.models.spec import ModelSpec
+from planner.models.weight_index import WeightCheck, check_weights, stored_bytes
 from planner.serving.types import Lengths
 
 MAX_SAMPLES = 4000
@@ -86,10 +87,14 @@ def upload_model(
     model_id: str,
     config: bytes,
     quant_config: bytes | None = None,
+    weight_index: bytes | None = None,
     source: str = "",
     notes: str = "",
 ) -> LlmModel:
     """Store a model from its config.json (and hf_quant_config.json); the same id again replaces it.
+
+    ``weight_index`` is its model.safetensors.index.json: ``weight_check`` then says whether the files hold what is
+    counted. Without it the same configuration keeps the bytes of an index given before.
 
     Raises ValidationError naming the field of the configuration that is missing, absurd or unknown.
     """
@@ -105,10 +110,27 @@ def upload_model(
     except PlannerError as error:
         raise ValidationError({"config": str(error)}) from error
     row = LlmModel.objects.filter(model_id=model_id).first() or LlmModel(model_id=model_id)
+    if weight_index is not None:
+        try:
+            row.weight_bytes = stored_bytes(weight_index)
+        except PlannerError as error:
+            raise ValidationError({"weight_index": str(error)}) from error
+    elif (row.config, row.quant_config) != (data, side):
+        row.weight_bytes = None
     row.config, row.quant_config = data, side
     row.architecture, row.parameters = spec.architecture[:100], spec.total_params
     row.source, row.notes = source, notes
     return save_record(row, actor=actor)
+
+
+def weight_check(row: LlmModel) -> WeightCheck | None:
+    """Bytes in the files of an uploaded model against those counted; None without an index, or when unreadable now."""
+    if row.weight_bytes is None:
+        return None
+    try:
+        return check_weights(model_spec(row.model_id), row.weight_bytes)
+    except PlannerError:
+        return None
 
 
 def delete_model(*, actor: Actor, model: LlmModel) -> None:

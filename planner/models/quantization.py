@@ -90,7 +90,9 @@ def parse_quantization(config: Fields, language: Fields, side: Mapping[str, Any]
     if side is not None:
         return _modelopt(Fields(side, "hf_quant_config"), section)
     if section is None:
-        return Scheme(NONE)
+        section = config.child("quantization")  # older MLX files have it alone
+        if section is None or not section.has("bits", "group_size"):
+            return Scheme(NONE)
     method = section.text("quant_method").lower()
     if not method and section.has("quant_algo"):
         method = "modelopt"

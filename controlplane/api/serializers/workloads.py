@@ -13,6 +13,7 @@ from rest_framework import serializers
 from controlplane.api.serializers.base import RecordField, RecordSerializer, Strict, record_meta
 from controlplane.api.serializers.inventory import EngineListField
 from controlplane.inventory.models import Site
+from controlplane.workloads import services
 from controlplane.workloads.models import PRECISIONS, LlmModel, SloTarget, Trace, Workload
 
 LENGTHS = {
@@ -104,15 +105,28 @@ class LlmModelSerializer(RecordSerializer):
 
     config = ConfigField()
     quant_config = ConfigField(required=False, allow_null=True)
+    weight_index = ConfigField(
+        required=False,
+        write_only=True,
+        help_text="model.safetensors.index.json: the bytes in the files are compared with those counted.",
+    )
+    weight_check = serializers.SerializerMethodField(
+        help_text="Whether the files hold the bytes that the configuration means; empty without an index."
+    )
     model_id = serializers.CharField(max_length=200)
 
     Meta = record_meta(
         LlmModel,
-        "model_id architecture parameters source notes config quant_config",
+        "model_id architecture parameters source notes config quant_config weight_index weight_bytes weight_check",
         brief="model_id architecture parameters",
-        read_only="architecture parameters",
+        read_only="architecture parameters weight_bytes",
     )
-    Meta.detail_only = ("config", "quant_config")
+    Meta.detail_only = ("config", "quant_config", "weight_check")
+
+    def get_weight_check(self, row: LlmModel) -> str:
+        """The comparison in a sentence."""
+        check = services.weight_check(row)
+        return check.sentence if check else ""
 
 
 class SloTargetSerializer(RecordSerializer):

@@ -29,6 +29,8 @@ from controlplane.inventory.models import Site
 from controlplane.workloads import services
 from controlplane.workloads.models import LlmModel, SloTarget, Trace, Workload
 from planner.errors import PlannerError
+from planner.models.loading import LARGEST_FILE_BYTES
+from planner.models.weight_index import LARGEST_INDEX_BYTES
 
 PARSERS = (parsing.JsonParser, MultiPartParser)
 
@@ -125,7 +127,8 @@ class LlmModelViewSet(ChangeMixin, ReadViewSet):
     changing_role = Role.PLANNER
     serializer_class = shapes.LlmModelSerializer
     parser_classes = PARSERS
-    related = ("config", "quant_config")
+    max_body_bytes = LARGEST_INDEX_BYTES + 2 * LARGEST_FILE_BYTES
+    related = ("config", "quant_config", "weight_index")
     filterset_class = filters_of(
         LlmModel, {"model_id": ["exact", "icontains"], "architecture": ["exact"], "parameters": ["gte", "lte"]}
     )
@@ -146,6 +149,7 @@ class LlmModelViewSet(ChangeMixin, ReadViewSet):
             model_id=record.model_id,
             config=config,
             quant_config=side,
+            weight_index=related.get("weight_index"),
             source=record.source,
             notes=record.notes,
         )

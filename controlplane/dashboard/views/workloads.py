@@ -19,7 +19,7 @@ from controlplane.dashboard.memoryform import MemoryForm
 from controlplane.dashboard.pages import act, actor, page, paginate, show
 from controlplane.inventory.models import GpuModel
 from controlplane.workloads import services
-from controlplane.workloads.models import SloTarget, Workload
+from controlplane.workloads.models import LlmModel, SloTarget, Workload
 from planner.errors import PlannerError
 from planner.serving.types import Lengths
 
@@ -166,12 +166,14 @@ def model(request: HttpRequest, model_id: str) -> HttpResponse:
     except PlannerError as error:
         return show(request, "dashboard/model.html", {"model_id": model_id, "error": str(error)}, status=404)
     gpus = list(GpuModel.objects.filter(node_types__nodes__isnull=False).distinct().values_list("name", flat=True))
+    uploaded = LlmModel.objects.filter(model_id=model_id).first()
     context = {
         "model_id": model_id,
         "spec": spec,
         "params_b": spec.total_params / 1e9,
         "groups": memoryview.layer_groups(spec),
         "engines": memoryview.engines_for(spec, gpus),
+        "weights": services.weight_check(uploaded) if uploaded else None,
         "workloads": Workload.objects.filter(model_ref=model_id),
     }
     return show(request, "dashboard/model.html", context)
@@ -186,7 +188,8 @@ def upload_model(request: HttpRequest) -> HttpResponse:
         try:
             row = services.upload_model(
                 actor=actor(request), model_id=data["model_id"], config=data["config"].read(),
-                quant_config=data["quant_config"].read() if data["quant_config"] else None, source=data["source"],
+                quant_config=data["quant_config"].read() if data["quant_config"] else None,
+                weight_index=data["weight_index"].read() if data["weight_index"] else None, source=data["source"],
             )  # fmt: skip
         except ValidationError as error:
             form.add_error(None, error)

@@ -38,7 +38,7 @@ def test_h20_a_pool_of_300_thousand_tokens_preempts_at_128_long_requests() -> No
 def test_h20_preemptions_and_what_a_watermark_saves_as_measured() -> None:
     """vllm-project/vllm#44594, one GB200, 16 GiB of KV, 450 requests of 1000/5000 tokens (a fifth either way), 128
     clients: 1,065 preemptions, 11,582 tok/s, E2E p50 51.6 s; with a watermark of 2 % 400, 12,134 and 48.4 s. The median
-    TTFT (6.6 and 11.8 s there) is 7.5 and 8.0 s over five seeds here: the rise is not reproduced, only not turned round.
+    TTFT (6.6 and 11.8 s there) is 7.5 and 8.0 s over five seeds here: the rise is not reproduced.
     """
 
     def run(watermark: float) -> dict[str, Any]:

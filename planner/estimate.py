@@ -97,8 +97,7 @@ def _stop(answer: dict[str, Any], status: str, reason: str) -> None:
     answer["perf"] = None
     answer["cost"] = None
     answer["power_w"] = None
-    if reason not in answer["reasons"]:
-        answer["reasons"].append(reason)
+    answer["reasons"] = list(dict.fromkeys([reason, *answer["reasons"]]))  # the cause before the notes
 
 
 def _answer(query: Query, answer: dict[str, Any]) -> None:
@@ -118,10 +117,10 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     answer["memory"] = memory_answer(memory)
     answer["evidence"] = memory.evidence.value
     if not memory.fits:
-        _stop(answer, "infeasible", "")
+        notes = answer["reasons"]
+        answer["status"] = "infeasible"
         remedies = advise(query.model, query.gpu, query.settings, total_gib=total, used_by_others_gib=others)
-        answer["reasons"] = [*answer["reasons"], *memory.reasons, *(remedy.sentence for remedy in remedies)]
-        answer["reasons"] = [reason for reason in answer["reasons"] if reason]
+        answer["reasons"] = [*memory.reasons, *(remedy.sentence for remedy in remedies), *notes]
         return
     if query.load is None or query.inputs is None or query.outputs is None:
         return

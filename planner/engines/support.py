@@ -24,6 +24,11 @@ WATERMARK_SINCE = "0.24.0"
 """First vLLM that takes ``--watermark`` (``config/scheduler.py``)."""
 
 VLLM_MIN_CAPABILITY = 7.0
+VLLM_SPARSE_LATENT_FLOOR = 9.0
+"""Lowest compute capability of an attention back end for sparse latent attention (``supports_compute_capability`` of
+``v1/attention/backends/mla/*sparse*.py``, read in 0.32; on Ampere 0.13 to 0.20 end with "No valid attention backend
+found", vllm-project/vllm issues 31480 and 41525)."""
+
 TRTLLM_MIN_CAPABILITY = 8.0
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -174,6 +179,12 @@ def _check_model(
             reasons.append(f"TensorRT-LLM serves {model.architecture} on data-centre Blackwell only.")
         if settings.trt_backend == "tensorrt" and at_least(version, "1.3.0rc21"):
             reasons.append(f"The engine-build back end was removed after 1.3.0rc20; {version} has only pytorch.")
+    cc = gt.effective_capability(gpu)
+    if settings.engine is EngineName.VLLM and mt.is_sparse_mla(model) and 0 < cc < VLLM_SPARSE_LATENT_FLOOR:
+        reasons.append(
+            f"vLLM has sparse latent attention for compute capability {VLLM_SPARSE_LATENT_FLOOR} (Hopper) or later; "
+            f"{gpu.name} has {cc}."
+        )
     length = settings.max_model_len
     if length is not None:
         if length < 1:

@@ -7,6 +7,7 @@ measured grid carries no mark; ``grid`` tells where rows were really measured. L
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,6 +31,14 @@ MoeShape = tuple[int, int, int, int]  # hidden, expert intermediate, top-k, expe
 
 class NoOperatorDataError(LookupError):
     """The database has no row for what was asked. ``str`` says what is missing."""
+
+
+def _in_words(message: str) -> str:
+    """The package's message without its prefixes, the paths of its files and advice on its own configuration."""
+    text = re.sub(r"^(perf database error: )+", "", message.splitlines()[0])
+    text = re.sub(r"^missing system flops: quant mode '(\w+)'.*", r"no \1 arithmetic rate is known", text)
+    text = text.split(" (first: ")[0]
+    return re.sub(r"\S*/\S*/(\S+)", r"\1", text)
 
 
 class OperatorDatabase:
@@ -68,7 +77,7 @@ class OperatorDatabase:
                 ops_json, is_context=context, batch_size=batch, s=length, prefix=prefix, x=tokens
             )
         except (RuntimeError, ValueError) as error:
-            raise NoOperatorDataError(str(error).splitlines()[0]) from error
+            raise NoOperatorDataError(_in_words(str(error))) from error
         return float(sum(row[1] for row in rows))
 
     def prompts_ms(self, ops_json: str, prompts: float, each: float, past: float, factor: float = 1.0) -> float:

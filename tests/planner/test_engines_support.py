@@ -38,6 +38,16 @@ def test_latent_cache_is_replicated() -> None:
     assert any("data parallelism saves memory" in warning for warning in got.warnings)
 
 
+def test_sparse_latent_attention_needs_hopper_in_vllm() -> None:
+    """vLLM issue 41525: eight A800 end with "No valid attention backend found" for GLM-5.1 and DeepSeek V4."""
+    for model in ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5.1", "deepseek-ai/DeepSeek-V4-Flash"):
+        for name in ("A100-SXM4-80GB", "L40S"):
+            assert f"(Hopper) or later; {name} has" in reasons(model, name, vllm("0.24.0", tp=8))
+        for name in ("H200", "B200"):
+            assert not reasons(model, name, vllm("0.24.0", tp=8))
+    assert not reasons("deepseek-ai/DeepSeek-V3", "A100-SXM4-80GB", vllm("0.24.0", tp=8))
+
+
 @pytest.mark.parametrize("name", ["MI300X", "Gaudi3"])
 def test_tensorrt_llm_is_for_nvidia(name: str) -> None:
     assert "NVIDIA GPUs only" in reasons(LLAMA_8B, name, trtllm())

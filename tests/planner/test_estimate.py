@@ -122,6 +122,25 @@ def test_what_does_not_fit_is_infeasible_and_still_shows_its_memory() -> None:
     assert answer["perf"] is None
 
 
+def test_the_cause_comes_before_the_notes() -> None:
+    answer = ask(model="deepseek-ai/DeepSeek-V3", gpu="L40S", tp=2, precision="int4")
+    assert answer["status"] == "infeasible"
+    assert answer["reasons"][0].startswith("The weights alone")
+    assert any("latent cache is held whole" in reason for reason in answer["reasons"][1:])
+    answer = ask(gpu="RTX-4090", precision="fp8", max_model_len=512, tp=16)
+    assert answer["status"] == "infeasible"
+    assert answer["reasons"][0].startswith("max_model_len: a request of")
+    assert any("each head is held by" in reason for reason in answer["reasons"][1:])
+
+
+def test_notes_hold_no_path_of_the_installation() -> None:
+    """On A100 the operator package answers for latent attention with the path of the table that it did not find."""
+    answer = ask(model="deepseek-ai/DeepSeek-V3", gpu="A100", tp=8, precision="int4", load=BASE["load"])
+    notes = [reason for reason in answer["reasons"] if reason.startswith("mla by roofline")]
+    assert notes
+    assert not [note for note in notes if "/" in note or "parquet" in note or "error" in note]
+
+
 def test_a_request_longer_than_the_context_is_infeasible() -> None:
     answer = ask(max_model_len=1024)
     assert answer["status"] == "infeasible"

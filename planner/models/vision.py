@@ -39,6 +39,18 @@ def _depth(vision: Fields, *keys: str) -> int:
     return vision.integer(*keys, high=LARGEST_LAYERS)
 
 
+def _qwen2_vl(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
+    """Short configurations leave the tower's sizes to the class; ``hidden_size`` is that of the language model."""
+    hidden = vision.integer("embed_dim", default=1280)
+    inner = hidden * vision.integer("mlp_ratio", default=4, high=100)
+    patch = vision.integer("patch_size", default=14, high=1000)
+    layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=True)
+    merged = hidden * vision.integer("spatial_merge_size", default=2, high=100) ** 2
+    merger = 2 * hidden + _linear(merged, merged) + _linear(vision.integer("hidden_size", default=text), merged)
+    stem = 3 * vision.integer("temporal_patch_size", default=2, high=100) * patch * patch * hidden
+    return vision.integer("depth", default=32, high=LARGEST_LAYERS) * layer + merger + stem, 16384, hidden
+
+
 def _qwen25_vl(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
     hidden, inner = vision.integer("hidden_size", "embed_dim"), vision.integer("intermediate_size")
     patch = vision.integer("patch_size", default=14, high=1000)
@@ -159,6 +171,7 @@ def _clip_llava(vision: Fields, root: Fields, text: int) -> tuple[int, int | Non
 _Counter = Callable[[Fields, Fields, int], tuple[int, int | None, int]]
 
 _TOWERS: dict[str, _Counter] = {
+    "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen25_vl,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,

@@ -172,7 +172,7 @@ def test_prices() -> None:
 
 
 def test_models_have_sources_and_close_names() -> None:
-    assert len(list_models()) == 236
+    assert len(list_models()) == 239
     for name in list_models():
         assert model_source(name).kind
     assert get_model("Meta-Llama-3.1-8B").model_id == "meta-llama/Meta-Llama-3.1-8B"

@@ -16,7 +16,12 @@ from planner.models.weight_index import NAME, check_weights, stored_bytes
 # metadata.total_size of the model.safetensors.index.json in public repositories that hold the files of a model of that
 # shape: Ibtasam-98/medgemma-27b-it 351f31d, tbressers/WizardLM-2-8x22B c209267, fetchwiki/mistralai-Devstral-Small-2507
 # 2074b22, fetchwiki/deepcogito-cogito-v1-preview-qwen-14B 3ebd2c0, PANDASANG1231/llama_3.2-3B-huggingface-shard0
-# 76307d2, ananddhanabal/gemma 718cb18, YouriLalain/3PRYMMAL-PHI3-3B-SLERP cfe714a, jj8127/mimo_kor 1bdf82c
+# 76307d2, ananddhanabal/gemma 718cb18, YouriLalain/3PRYMMAL-PHI3-3B-SLERP cfe714a, jj8127/mimo_kor 1bdf82c,
+# BrianYAU-NTEC/olmOCR e2b9540,
+# YouriLalain/2PRYMMAL-Yi1.5-6B-SLERP 82cdc2e,
+# ishaanamahajan/Self-Consistency-SemCoder-COMS6998 35de105,
+# XS-Wu/digital_person_1 8b33d40,
+# TejeshKumarGantyada/RiseUp-UBS-Hackathon c10354e
 STORED: dict[str, int] = {
     "google/medgemma-27b-it": 54_864_813_280,
     "alpindale/WizardLM-2-8x22B": 281_241_268_224,
@@ -26,6 +31,11 @@ STORED: dict[str, int] = {
     "google/gemma-2b": 5_012_344_832,
     "microsoft/Phi-3-mini-4k-instruct": 7_642_159_104,
     "XiaomiMiMo/MiMo-7B-RL": 15_666_819_072,
+    "Qwen/Qwen2-VL-7B-Instruct": 16_582_751_232,
+    "01-ai/Yi-1.5-6B-Chat": 12_122_071_040,
+    "deepseek-ai/deepseek-coder-6.7b-base": 13_481_025_536,
+    "Qwen/Qwen2.5-3B-Instruct": 6_171_877_376,
+    "google/gemma-2-2b-it": 5_228_683_776,
 }
 
 

@@ -107,7 +107,7 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         answer["status"] = "unsupported"
         answer["reasons"] = list(able.reasons)
         return
-    answer["reasons"] = list(able.warnings)
+    answer["reasons"] = [*query.model.assumed, *able.warnings]
     expected = None
     if query.inputs and query.outputs:
         expected = _longest_prompt(query) + (query.outputs.longest if generates else 0)

@@ -60,7 +60,7 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     answer["perf"] = perf_answer(performance)
     answer["evidence"] = performance.evidence.value
     notes = dict.fromkeys(f"{role}: {note}" for role in ROLES for note in instances[role].step.notes)
-    answer["reasons"] += notes
+    answer["reasons"] += [*decode.model.assumed, *notes]
     if performance.saturated:
         answer["reasons"].append("The rate is above what the pools carry: the queue grows without bound.")
     _describe(answer["disagg"], unit, use)

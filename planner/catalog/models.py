@@ -13,7 +13,7 @@ from planner.errors import InputError, UnknownModelError, UnsupportedError
 from planner.models import load_config_file, parse, parse_config_text
 from planner.models.precision import with_precision
 from planner.models.quantization import STORED_BITS
-from planner.models.spec import ModelSpec, Quantization
+from planner.models.spec import SAME_SHAPE, ModelSpec, Quantization
 
 _SIDE = ".hf_quant_config.json"
 
@@ -195,11 +195,10 @@ def _as_named(meant: _Meant, alias: str) -> ModelSpec:
     owner = alias.split("/")[0].lower()
     if quantised is not spec:
         quantised = replace(quantised, quantization=_exported(quantised.quantization, owner, stated), notes=spec.notes)
-    note = f"{alias} has the shape of {spec.model_id}, whose configuration is used"
+    note = f"{alias} has the shape of {spec.model_id}, {SAME_SHAPE}"
     if quantised is not spec:
         covered = "" if precision in ("bf16", "fp16") else ": all linears of the layers, not embedding and head"
-        note += f", in {precision}{covered}"
-    note += "."
+        note = f"{note.removesuffix('.')}, in {precision}{covered}."
     return replace(quantised, notes=(*quantised.notes, note))
 
 

@@ -71,7 +71,7 @@ def memory_report(
     return MemoryReport(
         "ok" if memory.fits else "infeasible",
         memory.reasons,
-        able.warnings,
+        (*model.assumed, *able.warnings),
         resolved,
         memory,
         cliff,

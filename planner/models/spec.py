@@ -151,6 +151,10 @@ class VisionEncoder:
     hidden: int | None = None
 
 
+SAME_SHAPE = "whose configuration is used."
+"""How the note of a name ends that only says which model's configuration was read for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model, as far as memory and speed are concerned. Built by ``planner.models.parse``."""
@@ -177,6 +181,11 @@ class ModelSpec:
     notes: tuple[str, ...] = ()
     config: dict = field(default_factory=dict, compare=False, repr=False)
     """The raw config.json, for engines that need the file itself."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the figures rest on that the files do not say: ``notes`` without where the configuration is from."""
+        return tuple(note for note in self.notes if not note.endswith(SAME_SHAPE))
 
     @property
     def layers(self) -> int:

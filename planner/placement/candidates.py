@@ -212,7 +212,7 @@ def _candidate(context: _Context, settings: EngineSettings, near: float) -> Cand
         reason = f"It would take {replicas:,} replicas: one carries {sized.rate_per_s:.3g} requests/s within the SLO."
         return replace(blank, status="infeasible", reasons=(reason,))
     warnings = support(context.model, context.gpu, settings).warnings
-    notes = tuned + saturation_notes(sized) + warnings + made.memory.notes
+    notes = tuned + saturation_notes(sized) + context.model.assumed + warnings + made.memory.notes
     return _priced(context, blank, made, sized, replicas, notes)
 
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from planner.catalog import get_gpu
+from planner.engines.types import EngineName, EngineSettings
 from planner.estimate import ANSWERS_AT_ONCE, estimate
+from planner.memory.report import memory_report
+from planner.models import parse
 
 
 def asked(model: str, **more: Any) -> dict[str, Any]:
@@ -70,3 +74,34 @@ def test_a_hybrid_at_tensorrt_llms_2048_sequences_says_how_many_would_fit(model:
     assert answer["status"] == "infeasible"
     assert "At most 512 running sequences would fit." in answer["reasons"]
     assert asked(model, engine="tensorrt_llm", tp=tp, output_tokens=32, max_num_seqs=512)["status"] == "ok"
+
+
+def test_what_the_figures_rest_on_is_told_with_them() -> None:
+    """A tower that is not counted, sizes taken from a class, an export known by its name alone."""
+    config = {
+        "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "torch_dtype": "bfloat16",
+        "llm_config": {
+            "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584, "vocab_size": 151674,
+            "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+            "max_position_embeddings": 32768, "torch_dtype": "bfloat16",
+        },
+        "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "image_size": 448, "patch_size": 14},
+    }  # fmt: skip
+    model, gpu = parse(config, model_id="team/internvl"), get_gpu("H200-SXM-141GB")
+    note = "The image tower of internvl_chat is not counted: its layout is not known."
+    asked = {"model": "team/internvl", "gpu": gpu.name, "engine": "vllm"}
+    assert note in estimate(asked, find_model=lambda name: model)["reasons"]
+    assert note in memory_report(model, gpu, EngineSettings(EngineName.VLLM)).warnings
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("casperhansen/llama-3.3-70b-instruct-awq", "in int4: all linears of the layers, not embedding and head."),
+        ("google/gemma-3-4b-it", "Not in config.json, taken from the model library's defaults: num_attention_heads"),
+        ("unsloth/Qwen3-8B", ""),
+    ],
+)
+def test_names_say_what_was_assumed_of_them(model: str, words: str) -> None:
+    reasons = estimate({"model": model, "gpu": "H200-SXM-141GB", "engine": "vllm"})["reasons"]
+    assert any(words in reason for reason in reasons) if words else reasons == []

@@ -168,6 +168,20 @@ def _clip_llava(vision: Fields, root: Fields, text: int) -> tuple[int, int | Non
     return _depth(vision, "num_hidden_layers") * layer + stem + projector + newline, tokens, hidden
 
 
+def _intern_vit(vision: Fields, root: Fields, text: int) -> tuple[int, int | None, int]:
+    """InternViT with InternVL's projector: four pixels join, a norm, two linears."""
+    hidden, inner = vision.integer("hidden_size"), vision.integer("intermediate_size")
+    patch, image = vision.integer("patch_size", high=1000), vision.integer("image_size", high=10**5)
+    layer_norm = vision.text("norm_type", default="rms_norm") != "rms_norm"
+    layer = _block(hidden, inner, gated=False, bias=True, norms=2, norm_bias=layer_norm) + 2 * hidden
+    layer -= 0 if vision.flag("qkv_bias", default=False) else 3 * hidden
+    layer += 2 * hidden if vision.flag("qk_normalization", default=True) else 0
+    patches = (image // patch) ** 2
+    stem = _linear(hidden, 3 * patch * patch) + hidden + (patches + 1) * hidden
+    projector = 8 * hidden + _linear(text, 4 * hidden) + _linear(text, text)
+    return _depth(vision, "num_hidden_layers") * layer + stem + projector, None, hidden
+
+
 _Counter = Callable[[Fields, Fields, int], tuple[int, int | None, int]]
 
 _TOWERS: dict[str, _Counter] = {
@@ -185,6 +199,7 @@ _TOWERS: dict[str, _Counter] = {
     "mllama": _mllama,
     "ministral3": _pixtral,
     "mistral3": _pixtral,
+    "internvl_chat": _intern_vit,
     "kimi_k25": _moonvit,
     "kimi_k3": _moonvit,
     "kimi_vl": _moonvit,

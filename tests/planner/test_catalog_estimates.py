@@ -79,17 +79,17 @@ def test_a_hybrid_at_tensorrt_llms_2048_sequences_says_how_many_would_fit(model:
 def test_what_the_figures_rest_on_is_told_with_them() -> None:
     """A tower that is not counted, sizes taken from a class, an export known by its name alone."""
     config = {
-        "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "torch_dtype": "bfloat16",
-        "llm_config": {
+        "architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3", "torch_dtype": "bfloat16",
+        "text_config": {
             "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584, "vocab_size": 151674,
             "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
             "max_position_embeddings": 32768, "torch_dtype": "bfloat16",
         },
         "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "image_size": 448, "patch_size": 14},
     }  # fmt: skip
-    model, gpu = parse(config, model_id="team/internvl"), get_gpu("H200-SXM-141GB")
-    note = "The image tower of internvl_chat is not counted: its layout is not known."
-    asked = {"model": "team/internvl", "gpu": gpu.name, "engine": "vllm"}
+    model, gpu = parse(config, model_id="team/images"), get_gpu("H200-SXM-141GB")
+    note = "The image tower of idefics3 is not counted: its layout is not known."
+    asked = {"model": "team/images", "gpu": gpu.name, "engine": "vllm"}
     assert note in estimate(asked, find_model=lambda name: model)["reasons"]
     assert note in memory_report(model, gpu, EngineSettings(EngineName.VLLM)).warnings
 

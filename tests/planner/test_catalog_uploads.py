@@ -198,3 +198,23 @@ def test_every_method_gets_an_estimate_from_vllm(name: str) -> None:
     assert answer["status"] == "ok", answer["reasons"]
     assert answer["memory"]["weights_gib"] == pytest.approx(weights_bytes(spec, Parallel()) / 2**30, rel=0.02)
     assert answer["perf"]["output_tok_per_s"] > 0
+
+
+def test_internvl_counts_its_tower_and_projector() -> None:
+    """InternVL2.5-2B as its tensors were counted by OpenExplorer/InternVL2_5-2B: 316.6 M, 2.206 B in all."""
+    config = {
+        "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "torch_dtype": "bfloat16",
+        "llm_config": {
+            "architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2", "hidden_size": 2048, "bias": False,
+            "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "vocab_size": 92553, "max_position_embeddings": 32768, "tie_word_embeddings": False,
+        },
+        "vision_config": {
+            "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "image_size": 448,
+            "patch_size": 14, "norm_type": "layer_norm", "qkv_bias": True, "qk_normalization": False,
+        },
+    }  # fmt: skip
+    spec = parse(config, model_id="team/internvl")
+    assert spec.vision is not None
+    assert spec.vision.params == pytest.approx(316.6e6, abs=0.05e6)
+    assert spec.total_params == pytest.approx(2.206e9, abs=0.0005e9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -22,6 +23,7 @@ from planner.placement.devices import restored, restored_moves, usd_per_hour, wi
 from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
+from planner.recommend.bill import bill, prices
 from planner.recommend.engineplans import cheaper_alone, engine_plans, plans_alone
 from planner.recommend.flips import flip_points
 from planner.recommend.mixes import mix_of
@@ -58,7 +60,7 @@ def make_plan(
     alone = plans_alone(request, found, placement)
     verdicts, mixes = _verdicts(request, found, placement, alone, steps)
     steps.say(0.97, "Holding the rules of thumb against this fleet")
-    by_engine = engine_plans(request, found, placement, alone)
+    by_engine = engine_plans(asked, found, placement, alone)
     rules = rules_of_thumb(request, found, by_engine, mixes)
     shapes = workload_shapes(request, found)
     tidy = None
@@ -70,7 +72,7 @@ def make_plan(
     usd = _placed_usd(asked, placements, placement.purchased_nodes)
     months, runways = outlook(request, found, placement.placements, placement.purchased_nodes)
     steps.say(1.0, "Done")
-    return PlanResult(
+    made = PlanResult(
         request_name=request.name,
         model_version=MODEL_VERSION,
         status=placement.status,
@@ -98,6 +100,8 @@ def make_plan(
         mixes=mixes,
         router_config=router_config(asked, found, placements, mixes),
     )
+    billed = bill(asked, made)
+    return replace(made, usd_per_month=billed.usd_per_month, usd_per_mtok_output=prices(billed.rows)[1])
 
 
 class _Steps:

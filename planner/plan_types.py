@@ -391,3 +391,5 @@ class PlanResult:
     engine_plans: tuple[EnginePlan, ...] = ()  # as chosen, all vLLM, all TensorRT-LLM
     mixes: tuple[Mix, ...] = ()  # workloads served by several configurations at once, and what a hybrid would be
     router_config: str = ""  # LiteLLM proxy config.yaml that spreads the workloads over the planned endpoints
+    usd_per_month: Decimal | None = None  # the bill of all workloads; None in answers stored before it was kept
+    usd_per_mtok_output: Decimal | None = None  # of the workloads that give output, by that bill

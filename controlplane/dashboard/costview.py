@@ -9,20 +9,20 @@ from typing import Any
 
 from controlplane.dashboard import figures_cost
 from controlplane.dashboard.chart import Chart
-from controlplane.planning.bill import Bill, BillRow, bill
 from planner.economics.cost import MTOK, break_even_with_cloud
 from planner.economics.currency import Converter
 from planner.economics.types import PriceSheet, PriceTerm
 from planner.errors import PlannerError
 from planner.fleet_money import catalogue_price
 from planner.plan_types import CloudPrice, PlanNode, PlanRequest, PlanResult
+from planner.recommend.bill import Bill, BillRow, bill, prices
 
 MONTHS_A_YEAR = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A line of the bill table that adds rows up. ``usd_per_mtok`` input, output, total: the whole bill over each."""
+    """A line of the bill table that adds rows up. ``usd_per_mtok`` input, output, total."""
 
     name: str
     rows: tuple[BillRow, ...]
@@ -39,11 +39,8 @@ class Sum:
 
     @property
     def usd_per_mtok(self) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
-        """Whole bill per million input, output and all tokens; None where none is served."""
-        inputs = sum((row.mtok_input for row in self.rows), Decimal(0))
-        outputs = sum((row.mtok_output for row in self.rows), Decimal(0))
-        month = self.usd_per_month
-        return tuple(month / tokens if tokens else None for tokens in (inputs, outputs, inputs + outputs))  # type: ignore[return-value]
+        """As ``prices``: per million input, output and all tokens."""
+        return prices(self.rows)
 
 
 @dataclass(frozen=True, slots=True)

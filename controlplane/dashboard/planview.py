@@ -21,7 +21,7 @@ from controlplane.dashboard.planrow import (
     margin_bar,
     usd_per_mtok,
 )
-from controlplane.planning.bill import Bill, output_price
+from planner.recommend.bill import Bill
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,6 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
             )
         )
     return rows
-
-
-def usd_per_mtok_output(rows: Sequence[WorkloadRow]) -> Decimal | None:
-    """Cost of all placed workloads together per million output tokens, at the load carried in a month."""
-    return output_price(row.bill for row in rows)
 
 
 def monthly_parts(found: Bill) -> list[tuple[str, Decimal]]:

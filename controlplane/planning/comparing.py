@@ -13,12 +13,13 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.core.tables import inert
-from controlplane.planning.bill import output_price, placed_mixes
+from controlplane.planning.exporting import output_price
 from controlplane.planning.models import Plan
 from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate, symbol
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanRequest
+from planner.recommend.bill import placed_mixes
 from planner.units import HOURS_PER_MONTH
 
 Json = Mapping[str, Any]
@@ -213,9 +214,8 @@ def _totals(
     yield amount("idle_usd_per_hour", "Owned GPUs left idle")
     month = tuple(round(usd * HOURS_PER_MONTH, 2) for usd in placed.values)
     yield Line("usd_per_month", "A month of the placed GPUs", "usd", month, sign)
-    per_token = [
-        _output_price(result, side, factor) for result, side, factor in zip(results, sides, factors, strict=True)
-    ]
+    prices = [(output_price(plan), factor) for plan, factor in zip(plans, factors, strict=True)]
+    per_token = [None if usd is None else (usd * factor).quantize(CONVERTED_STEP) for usd, factor in prices]
     yield Line("usd_per_mtok_output", "Cost of output", "usd", tuple(per_token), f"{sign} / M tok")
     yield of("gpus", "GPUs placed", "count", "", lambda r: sum(len(p["gpu_indexes"]) for p in r["placements"]))
     yield of("purchased", "Nodes bought", "count", "", lambda r: len(r.get("purchased_nodes", ())))
@@ -235,14 +235,6 @@ def _times(amount: Any, factor: Decimal) -> Decimal:
     """An amount in the currency of the comparison; untouched where it is in that already."""
     usd = Decimal(str(amount))
     return usd if factor == 1 else (usd * factor).quantize(CONVERTED_STEP)
-
-
-def _output_price(result: Json, served: Mapping[str, Served], factor: Decimal) -> Decimal | None:
-    """Of what is placed, as on the plan's own page."""
-    costs = {item["id"]: item.get("cost") or {} for item in result.get("candidates", ())}
-    mixes = placed_mixes(result)
-    found = output_price(mixes.get(name) or costs.get(item.candidate, {}) for name, item in served.items())
-    return None if found is None else (found * factor).quantize(CONVERTED_STEP)
 
 
 def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from dataclasses import dataclass
+from decimal import Decimal
 
 from django.core.exceptions import ValidationError
 from django.utils.text import slugify
@@ -15,6 +16,7 @@ from planner.errors import InputError
 from planner.export import TARGETS, deployment_files
 from planner.jsonio import from_json
 from planner.plan_types import PlanRequest, PlanResult
+from planner.recommend.bill import bill, prices
 
 REPORTS = {
     "csv": ("text/csv; charset=utf-8", report.as_csv),
@@ -75,6 +77,18 @@ def answer_of(plan: Plan, *, placed_only: bool = False) -> tuple[PlanRequest, Pl
         placed = {placement["candidate_id"] for placement in stored["placements"]}
         stored = {**stored, "candidates": [item for item in stored["candidates"] if item["id"] in placed]}
     return from_json(PlanRequest, plan.request), from_json(PlanResult, stored)
+
+
+def output_price(plan: Plan) -> Decimal | None:
+    """Money per million output tokens by the plan's bill, of the workloads that give output; None without any, or
+    without answer.
+    """
+    if not plan.result or not plan.request:
+        return None
+    if plan.result.get("usd_per_month") is None:  # stored before answers kept it
+        return prices(bill(*answer_of(plan, placed_only=True)).rows)[1]
+    kept = plan.result.get("usd_per_mtok_output")
+    return None if kept is None else Decimal(kept)
 
 
 def _stem(plan: Plan) -> str:

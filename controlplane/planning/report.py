@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from controlplane.core.tables import inert
-from controlplane.planning.bill import Bill, BillRow, bill
 from planner.economics.tariff import mean_usd_per_kwh
 from planner.evidence import Interval
 from planner.plan_types import PlanRequest, PlanResult, PlanWorkload
+from planner.recommend.bill import Bill, BillRow, bill
 from planner.words import ENGINE_LABEL
 
 IDLE = "Owned GPUs left idle"

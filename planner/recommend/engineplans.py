@@ -9,8 +9,10 @@ from itertools import product
 
 from planner.economics.money import money
 from planner.evidence import Interval
+from planner.placement.devices import restored, usd_per_hour
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, EnginePlan, Placement, PlanRequest
+from planner.recommend.bill import bill_rows
 from planner.recommend.costing import Change
 from planner.recommend.mixcost import mix_usd, unit_of
 from planner.recommend.verdict import SAME, capacity_factors, engine_of, slices
@@ -49,7 +51,8 @@ def engine_plans(
     chosen: PlacementResult,
     alone: Mapping[str, PlacementResult],
 ) -> tuple[EnginePlan, ...]:
-    """The chosen plan, then those of ``plans_alone``, each with its cost of a month.
+    """The chosen plan, then those of ``plans_alone``, each with its bill of a month. ``request`` as it was asked,
+    before its slices became devices.
 
     ``saving`` is given where an engine alone serves as much as the chosen plan; 0 where it is that plan.
     """
@@ -92,14 +95,14 @@ def _row(engine: str, found: PlacementResult, request: PlanRequest, candidates: 
 
 
 def _month(found: PlacementResult, request: PlanRequest, candidates: Sequence[Candidate]) -> Decimal:
-    """A month of the objective, with the people of each engine once: every workload's candidate bears them there."""
-    usd = found.objective_usd_per_hour * HOURS_PER_MONTH
-    people = request.operations.people_hours_per_engine_month * request.operations.people_usd_per_hour
-    by_id = {candidate.id: candidate for candidate in candidates}
-    replicas = {(item.candidate_id, item.replica) for item in found.placements}
-    placed = [by_id[key] for key, _ in replicas]
-    borne = sum((people / max(candidate.replicas, 1) for candidate in placed), Decimal(0))
-    return money(usd - borne + people * len({engine_of(candidate) for candidate in placed}))
+    """The bill of a month, and what is left over of the nodes bought for it."""
+    placements = restored(found.placements, request)
+    rows = bill_rows(request, candidates, placements, found.purchased_nodes)
+    bought = {node.name: node for node in found.purchased_nodes}
+    used = (usd_per_hour(item, bought[item.node]) for item in placements if item.node in bought)
+    paid = (node.gpus * node.price.usd_per_gpu_hour for node in bought.values())
+    left = sum(paid, Decimal(0)) - sum(used, Decimal(0))
+    return sum((row.usd_per_month for row in rows), money(left * HOURS_PER_MONTH))
 
 
 def _saving(

@@ -251,6 +251,8 @@ def candidate(
         usd_per_mtok_input=(total / m_in).quantize(Decimal("0.0001")),
         usd_per_mtok_output=per_out,
         usd_per_mtok_total=(total / (m_in + m_out)).quantize(Decimal("0.0001")),
+        mtok_input_per_month=m_in,
+        mtok_output_per_month=m_out,
         usd_per_mtok_output_80=(per_out * Decimal("0.88"), per_out * Decimal("1.14")) if per_out else None,
         gpu_hours_per_month=Decimal(gpus * 730),
     )

@@ -24,8 +24,8 @@ from controlplane.dashboard import (
     planrow,
     planview,
 )
-from controlplane.planning.bill import bill
 from planner.jsonio import to_json
+from planner.recommend.bill import bill
 from tests.controlplane import plan_answer, plan_fixture
 
 REQUEST, RESULT = to_json(plan_fixture.plan_request()), to_json(plan_answer.plan_result())
@@ -315,7 +315,6 @@ def test_a_workload_without_candidates_is_a_state() -> None:
     assert only.look == "none"
     assert only.state == ("infeasible", "Fits nowhere")
     assert only.usd_chosen is None
-    assert planview.usd_per_mtok_output([only]) is None
 
 
 def test_map_colours_each_gpu_once_and_outlines_the_stranded() -> None:

@@ -10,10 +10,10 @@ import pytest
 from django.test import Client
 
 from controlplane.dashboard import mixview, planview
-from controlplane.planning.bill import bill
 from controlplane.planning.comparing import _served
 from planner.jsonio import to_json
 from planner.plan_types import Placement, PlanResult
+from planner.recommend.bill import bill
 from tests.controlplane import fleet_fixture
 from tests.controlplane.plan_answer import plan_result
 from tests.controlplane.plan_fixture import plan_request

@@ -317,5 +317,13 @@ def test_the_plans_page_and_its_cost_page_state_one_bill(sample: dict[str, Any],
     where_it_goes = reader.get(f"/plans/{sample['plan'].pk}/").context["split_chart"]
     billed = reader.get(f"/plans/{sample['plan'].pk}/cost/").context["bill"]
     assert where_it_goes.rows[-1] == ("Bill", billed.usd_per_month)
+    priced = reader.get(f"/plans/{sample['plan'].pk}/cost/").context["total"].usd_per_mtok[1]
+    assert reader.get(f"/plans/{sample['plan'].pk}/").context["usd_per_mtok"] == priced
+    assert reader.get("/").context["usd_per_mtok"] == priced
+    speaking = [row for row in billed.rows if row.mtok_output > 0]
+    assert len(speaking) < len(billed.rows), "embeddings have no part in the price of output"
+    assert priced == (sum(r.usd_per_month for r in speaking) / sum(r.mtok_output for r in speaking)).quantize(
+        Decimal("0.000001")
+    )
     whole = report.bill(*answer_of(sample["plan"]))
     assert billed == whole, "candidates that nothing runs on change no bill"

@@ -17,10 +17,10 @@ from django.test import Client
 
 from controlplane.core.models import Role
 from controlplane.planning import report
-from controlplane.planning.bill import bill
 from controlplane.planning.models import Plan
 from planner.jsonio import from_json
 from planner.plan_types import PlanRequest, PlanResult
+from planner.recommend.bill import bill
 from planner.units import HOURS_PER_MONTH
 from tests.controlplane import fleet_fixture
 

@@ -15,10 +15,11 @@ from django.utils import timezone
 
 import planner.plan
 from controlplane.core.models import User
-from controlplane.dashboard import planview
+from controlplane.dashboard import costview
 from controlplane.inventory.models import Node
 from controlplane.jobs import running
 from controlplane.planning import comparing, discarding, services
+from controlplane.planning.exporting import answer_of
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
 from planner.errors import InputError
@@ -243,5 +244,5 @@ def test_plans_side_by_side_state_the_cost_of_their_own_pages(base: Plan, everyt
     found = comparing.compare([base, other])
     line = next(total for total in found.totals if total.key == "usd_per_mtok_output")
     for plan, value in zip((base, other), line.values, strict=True):
-        rows = planview.workload_rows(plan.request, plan.result)
-        assert value == planview.usd_per_mtok_output(rows).quantize(Decimal("0.000001"))
+        billed = costview.context(*answer_of(plan))["total"]
+        assert value == billed.usd_per_mtok[1]

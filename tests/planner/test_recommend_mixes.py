@@ -22,6 +22,7 @@ from planner.placement.disaggregation import deployed
 from planner.placement.sizing import at_planned_load
 from planner.plan import make_plan
 from planner.plan_types import Candidate, PlanRequest, PlanResult
+from planner.recommend.bill import bill, prices
 from planner.recommend.mixcost import unit_of
 from planner.recommend.mixes import _outcome, _people_words
 from planner.recommend.mixsplit import Part, best_split
@@ -193,10 +194,12 @@ def test_a_workload_that_one_replica_serves_has_a_hybrid_to_compare(planned) -> 
 
 
 def test_no_engine_alone_is_cheaper_at_the_same_service(planned) -> None:
-    _, plan = planned
+    asked, plan = planned
     both, *alone = plan.engine_plans
     assert both.objective_usd_per_hour == plan.objective_usd_per_hour
-    assert both.usd_per_month == (both.objective_usd_per_hour * 730).quantize(Decimal("0.01"))
+    billed = bill(asked, plan)
+    assert both.usd_per_month == plan.usd_per_month == billed.usd_per_month
+    assert plan.usd_per_mtok_output == prices(billed.rows)[1]
     for row in alone:
         assert row.served_share <= both.served_share + 1e-9
         if row.saving is not None:

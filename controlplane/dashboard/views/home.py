@@ -6,9 +6,10 @@ from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from controlplane.dashboard import fleetview, fmt, homeview, planview, selectors, undo
+from controlplane.dashboard import fleetview, fmt, homeview, selectors, undo
 from controlplane.dashboard.pages import act, page, show
 from controlplane.jobs.models import Job
+from controlplane.planning import exporting
 
 
 @page()
@@ -23,7 +24,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "totals": fleetview.totals(rows),
         "plan": plan,
         "rows": plan_rows,
-        "usd_per_mtok": planview.usd_per_mtok_output(plan_rows),
+        "usd_per_mtok": exporting.output_price(plan) if plan else None,
         "slo": slo,
         "accuracy": selectors.accuracy(),
         "needs": homeview.needs(rows, situation, jobs),

@@ -33,9 +33,9 @@ from controlplane.deployments import settling
 from controlplane.jobs.models import Job
 from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
-from controlplane.planning.bill import bill
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
+from planner.recommend.bill import bill, prices
 
 CANDIDATES = 14
 """Candidates that a workload's page lists unless all are asked for."""
@@ -122,22 +122,21 @@ def _result_context(record: Plan) -> dict[str, Any]:
     rows = planview.workload_rows(request, result)
     url = reverse("dashboard:plan_node", args=[record.pk, "x"]).removesuffix("x/")
     engine_lines = mixview.engine_lines(result)
+    billed = bill(*exporting.answer_of(record, placed_only=True))
     return {
         "rows": rows,
         "engine_lines": engine_lines,
         "most_usd": mixview.most_usd(engine_lines),
         "result": result,
         "map": planview.placement_map(request, result, url),
-        "usd_per_mtok": planview.usd_per_mtok_output(rows),
+        "usd_per_mtok": prices(billed.rows)[1],
         "close": sum(bool(row.verdict.get("too_close")) for row in rows),
         "placed": sum(row.chosen is not None and not row.unplaced for row in rows),
         "gpus": sum(len(p["gpu_indexes"]) for p in result.get("placements", ())),
         "unplaced_total": sum(entry["replicas"] for entry in result.get("unplaced", ())),
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
-        "split_chart": figures.cost_split(
-            planview.monthly_parts(bill(*exporting.answer_of(record, placed_only=True))), ident="plan-cost"
-        ),
+        "split_chart": figures.cost_split(planview.monthly_parts(billed), ident="plan-cost"),
         "fragmentation": fragmentview.fragmentation(result),
         "targets": EXPORT_TARGETS,
         "sites": len({node["site"] for node in request.get("nodes", ())}),

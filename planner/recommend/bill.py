@@ -12,11 +12,13 @@ from fractions import Fraction
 from typing import Any
 
 from planner.economics.classes import factor_of
+from planner.economics.cost import TOKEN_PRICE_STEP
 from planner.economics.money import CENT, money, round_parts, split_exactly
 from planner.economics.types import ELECTRICITY, GPU_BILL, HEAD_ROOM, PEOPLE
+from planner.mix_types import Mix
 from planner.placement.devices import gpus_worth, usd_per_hour
 from planner.placement.siteenergy import electricity_at
-from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
+from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Unplaced
 from planner.serving.types import Performance
 from planner.units import HOURS_PER_MONTH
 
@@ -53,7 +55,7 @@ class BillRow:
 
     def usd_per_mtok(self, mtok: Decimal) -> Decimal | None:
         """The whole bill over ``mtok`` million tokens; None where none is served."""
-        return (self.usd_per_month / mtok).quantize(Decimal("0.000001")) if mtok > 0 else None
+        return (self.usd_per_month / mtok).quantize(TOKEN_PRICE_STEP) if mtok > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +83,20 @@ class Bill:
         return {name: tuple(row for row in self.rows if row.workload.tenant == name) for name in names}
 
 
-def output_price(costs: Iterable[Mapping[str, Any]]) -> Decimal | None:
-    """USD per million output tokens of several costs (JSON of CostBreakdown) together: their bills over their output
-    tokens; None where no output is served.
+def prices(rows: Sequence[BillRow]) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
+    """Money per million input, output and all tokens of several rows together.
+
+    For each kind the whole bills of the rows that have such tokens, over those tokens; None where none has any. A
+    workload without output (embeddings) is thus no part of the price of output.
     """
-    usd, tokens = Decimal(0), Decimal(0)
-    for cost in costs:
-        if cost.get("usd_per_mtok_output"):
-            month, each = Decimal(str(cost["usd_per_month"])), Decimal(str(cost["usd_per_mtok_output"]))
-            usd += month
-            tokens += month / each if each else Decimal(0)
-    return usd / tokens if tokens else None
+    kinds = ([row.mtok_input, row.mtok_output, row.mtok_input + row.mtok_output] for row in rows)
+    found = []
+    for amounts in zip(*kinds, strict=True):
+        usd = sum((row.usd_per_month for row, mtok in zip(rows, amounts, strict=True) if mtok > 0), Decimal(0))
+        mtok = sum(amounts, Decimal(0))
+        found.append((usd / mtok).quantize(TOKEN_PRICE_STEP) if mtok > 0 else None)
+    first, second, third = found or (None, None, None)
+    return first, second, third
 
 
 def placed_mixes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -100,16 +105,31 @@ def placed_mixes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def bill(request: PlanRequest, result: PlanResult) -> Bill:
-    """The bill of ``result``: one row for each workload and candidate placed, in the order of the request."""
-    by_id = {candidate.id: candidate for candidate in result.candidates}
-    nodes = {node.name: node for node in (*request.nodes, *result.purchased_nodes)}
-    missing = {
-        entry.workload: f"{entry.replicas} replicas without a place: {entry.reason}" for entry in result.unplaced
-    }
+    """The bill of ``result``."""
+    rows = bill_rows(
+        request, result.candidates, result.placements, result.purchased_nodes, result.unplaced, result.mixes
+    )
+    return Bill(rows, money(result.idle_usd_per_hour * HOURS_PER_MONTH), request.currency)
+
+
+def bill_rows(
+    request: PlanRequest,
+    candidates: Iterable[Candidate],
+    placements: Sequence[Placement],
+    bought: Iterable[PlanNode],
+    unplaced: Iterable[Unplaced] = (),
+    mixes: Sequence[Mix] = (),
+) -> tuple[BillRow, ...]:
+    """One row for each workload and candidate placed, in the order of the request. ``placements`` are on its nodes or
+    on those ``bought``; ``mixes`` say what share each part carries.
+    """
+    by_id = {candidate.id: candidate for candidate in candidates}
+    nodes = {node.name: node for node in (*request.nodes, *bought)}
+    missing = {entry.workload: f"{entry.replicas} replicas without a place: {entry.reason}" for entry in unplaced}
     rows: list[BillRow] = []
     for workload in request.workloads:
         placed: dict[str, list[Placement]] = {}
-        for placement in result.placements:
+        for placement in placements:
             if placement.workload == workload.name:
                 placed.setdefault(placement.candidate_id, []).append(placement)
         remark = missing.get(workload.name, "")
@@ -117,7 +137,7 @@ def bill(request: PlanRequest, result: PlanResult) -> Bill:
             rows.append(BillRow(workload, remark=remark or "Nothing is placed."))
             continue
         shares = _shares({key: _replicas(parts) for key, parts in placed.items()}, by_id)
-        mix = next((mix for mix in result.mixes if mix.placed and mix.workload == workload.name), None)
+        mix = next((mix for mix in mixes if mix.placed and mix.workload == workload.name), None)
         if mix is not None:
             shares |= {part.candidate_id: part.share * mix.carried for part in mix.parts}
         seen = {part.candidate_id: part.performance for part in mix.parts} if mix is not None else {}
@@ -127,8 +147,7 @@ def bill(request: PlanRequest, result: PlanResult) -> Bill:
             )
             for key in placed
         ]
-    rows = _engines_once(rows, request)
-    return Bill(tuple(rows), money(result.idle_usd_per_hour * HOURS_PER_MONTH), request.currency)
+    return tuple(_engines_once(rows, request))
 
 
 def _engines_once(rows: Sequence[BillRow], request: PlanRequest) -> list[BillRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Self
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -14,6 +14,7 @@ from controlplane.inventory.models import Node
 from controlplane.jobs.models import Job
 from controlplane.planning.models import Plan
 from controlplane.workloads.models import Workload
+from planner.evidence import Interval
 
 
 class Engine(models.TextChoices):
@@ -216,6 +217,27 @@ class Validation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.metric}: {self.get_verdict_display()}"
+
+    @classmethod
+    def of(cls, metric: str, unit: str, measured: float, band: Interval | None, evidence: str, **whose: Any) -> Self:
+        """``measured`` held against the predicted ``band`` (None: nothing was predicted), not stored yet; ``whose`` are
+        the fields that say of what.
+        """
+        verdict = cls.Verdict.NO_PREDICTION
+        if band is not None:
+            verdict = cls.Verdict.WITHIN if band.low <= measured <= band.high else cls.Verdict.OUTSIDE
+        return cls(
+            metric=metric,
+            unit=unit,
+            predicted=band.value if band else None,
+            low=band.low if band else None,
+            high=band.high if band else None,
+            measured=measured,
+            error_ratio=band.value / measured - 1 if band and measured > 0 else None,
+            verdict=verdict,
+            evidence=evidence,
+            **whose,
+        )
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """A probe's validation is its deployment's."""

@@ -150,31 +150,11 @@ def validate_probe(probe: ProbeRun) -> list[Validation]:
             if value is None:
                 continue
             band = _band(expected, metric)
-            rows.append(_row(probe, metric, unit, value, band, str(expected.evidence) if expected else ""))
+            evidence = str(expected.evidence) if expected else ""
+            whose = {"deployment_id": probe.deployment_id, "probe": probe, "emulated": probe.emulated}
+            rows.append(Validation.of(metric, unit, value, band, evidence, **whose))
         Validation.objects.bulk_create(rows)
     return rows
-
-
-def _row(probe: ProbeRun, metric: str, unit: str, value: float, band: Interval | None, evidence: str) -> Validation:
-    if band is None:
-        verdict = Validation.Verdict.NO_PREDICTION
-    else:
-        within = band.low <= value <= band.high
-        verdict = Validation.Verdict.WITHIN if within else Validation.Verdict.OUTSIDE
-    return Validation(
-        deployment_id=probe.deployment_id,
-        probe=probe,
-        metric=metric,
-        unit=unit,
-        predicted=band.value if band else None,
-        low=band.low if band else None,
-        high=band.high if band else None,
-        measured=value,
-        error_ratio=band.value / value - 1 if band and value > 0 else None,
-        verdict=verdict,
-        evidence=evidence,
-        emulated=probe.emulated,
-    )
 
 
 def _band(expected: Performance | None, metric: str) -> Interval | None:

@@ -33,7 +33,8 @@ def check_startup(deployment: Deployment) -> list[Validation]:
         if measured is None:
             continue
         band = bands.get(metric)
-        rows.append(_row(deployment, metric, unit, float(measured), band, evidence if band else ""))
+        whose = {"deployment": deployment, "emulated": deployment.emulated}
+        rows.append(Validation.of(metric, unit, float(measured), band, evidence if band else "", **whose))
     with transaction.atomic():
         deployment.validations.filter(probe=None).delete()
         Validation.objects.bulk_create(rows)
@@ -60,24 +61,3 @@ def _predicted(deployment: Deployment) -> tuple[dict[str, Interval], str]:
         )
         bands["kv_tokens"] = Interval(float(memory.kv_tokens), low, high)
     return bands, memory.evidence.value
-
-
-def _row(
-    deployment: Deployment, metric: str, unit: str, measured: float, band: Interval | None, evidence: str
-) -> Validation:
-    verdict = Validation.Verdict.NO_PREDICTION
-    if band is not None:
-        verdict = Validation.Verdict.WITHIN if band.low <= measured <= band.high else Validation.Verdict.OUTSIDE
-    return Validation(
-        deployment=deployment,
-        metric=metric,
-        unit=unit,
-        predicted=band.value if band else None,
-        low=band.low if band else None,
-        high=band.high if band else None,
-        measured=measured,
-        error_ratio=band.value / measured - 1 if band and measured > 0 else None,
-        verdict=verdict,
-        evidence=evidence,
-        emulated=deployment.emulated,
-    )

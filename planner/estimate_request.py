@@ -10,6 +10,7 @@ from typing import Any, cast
 from planner.catalog import get_gpu
 from planner.catalog.types import GpuSpec
 from planner.engines import EngineName, EngineSettings
+from planner.engines.versions import version_key
 from planner.errors import InputError
 from planner.estimate_fields import flag, money, number, one_of, stated_flag, text, whole
 from planner.models.spec import ModelSpec
@@ -165,7 +166,7 @@ def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
     gpu = get_gpu(text(request, "gpu", required=True) or "")
     settings = EngineSettings(
         engine=name,
-        version=text(request, "engine_version"),
+        version=_version(request),
         tp=whole(request, "tp", default=1) or 1,
         pp=whole(request, "pp", default=1) or 1,
         ep=whole(request, "ep", default=1) or 1,
@@ -228,6 +229,13 @@ def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         router=_router(request),
         fabric=_fabric(request),
     )
+
+
+def _version(request: Mapping[str, Any]) -> str | None:
+    version = text(request, "engine_version")
+    if version is not None:
+        version_key(version, "engine_version")
+    return version
 
 
 def _accepted(request: Mapping[str, Any]) -> float | None:

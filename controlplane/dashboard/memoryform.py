@@ -19,6 +19,7 @@ SETTINGS = (
     "tp", "pp", "precision", "kv_cache_dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
 OPTIONAL_SETTINGS = ("version", "kv_cache_max_tokens", "kv_cache_max_gpu_gib", "kv_cache_host_gib", "capacity_policy")
+OF_BOTH = ("version", "kv_cache_max_tokens")
 COUNTS = ("max_loras", "speculative_tokens", "mm_items_per_prompt", "logprobs")
 REMEDY_FIELDS = {"gpu_memory_utilization": "share", "free_gpu_memory_fraction": "share"}
 """Form field of a planner setting, where the names differ."""
@@ -97,7 +98,7 @@ class MemoryForm(forms.Form):
         vllm = engine is EngineName.VLLM
         given: dict[str, Any] = {name: data[name] for name in SETTINGS}
         given |= {name: data[name] or 0 for name in COUNTS}
-        given |= {name: data[name] for name in OPTIONAL_SETTINGS if data[name] and (not vllm or name == "version")}
+        given |= {name: data[name] for name in OPTIONAL_SETTINGS if data[name] and (not vllm or name in OF_BOTH)}
         return EngineSettings(
             engine=engine, dp=data["dp"] or 1, ep=data["ep"] or 1, max_lora_rank=data["max_lora_rank"] or 16,
             gpu_memory_utilization=data["share"] if vllm else None,

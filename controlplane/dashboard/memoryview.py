@@ -27,6 +27,7 @@ FLAGS = {
         "kv_cache_dtype": "--kv-cache-dtype", "tp": "--tensor-parallel-size", "pp": "--pipeline-parallel-size",
         "block_tokens": "--block-size", "max_loras": "--max-loras", "logprobs": "--max-logprobs",
         "mm_items_per_prompt": "--limit-mm-per-prompt", "speculative_tokens": "--speculative-config",
+        "kv_cache_max_tokens": "--num-gpu-blocks-override",
     },
     "tensorrt_llm": {
         "max_model_len": "--max_seq_len", "free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",

@@ -27,8 +27,11 @@ def command_line(resolved: ResolvedSettings, model_path: str, served_name: str, 
             arguments += ["--quantization", "fp8"]
     if "kv_cache_dtype" in user and resolved.kv_cache_dtype in ("fp8", "fp4"):
         arguments += ["--kv-cache-dtype", "fp8" if resolved.kv_cache_dtype == "fp8" else "nvfp4"]
-    if "block_tokens" in user:
+    limit = resolved.kv_cache_max_tokens
+    if "block_tokens" in user or limit is not None:
         arguments += ["--block-size", str(resolved.block_tokens)]
+    if limit is not None:  # the engine counts blocks, so that their size is said too
+        arguments += ["--num-gpu-blocks-override", str(limit // resolved.block_tokens)]
     arguments.append(_switch("enable-prefix-caching", resolved.enable_prefix_caching))
     if "enable_chunked_prefill" in user:
         arguments.append(_switch("enable-chunked-prefill", resolved.enable_chunked_prefill))

@@ -20,6 +20,16 @@ def is_recurrent(model: ModelSpec) -> bool:
     return any(isinstance(group.mixer, RecurrentState) for group in model.groups)
 
 
+def has_one_cache_kind(model: ModelSpec) -> bool:
+    """Whether all layers keep the same kind of cache, so that one block of vLLM's pool serves them all."""
+    kinds = {
+        (group.mixer.kind, group.mixer.window) if isinstance(group.mixer, Attention) else type(group.mixer).__name__
+        for group in model.groups
+        if group.mixer is not None
+    }
+    return len(kinds) <= 1 and not is_recurrent(model) and not model.model_type.startswith("deepseek_v4")
+
+
 def is_encoder_only(model: ModelSpec) -> bool:
     """Whether the model attends in both directions only, and so keeps no KV cache."""
     mixers = [group.mixer for group in model.groups if group.mixer is not None]

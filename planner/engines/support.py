@@ -6,6 +6,7 @@ from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
 from planner.engines import tensorrt_llm_models as tm
+from planner.engines.options import check_options
 from planner.engines.precision import SIXTEEN_BIT, computes_natively, storage_precision
 from planner.engines.types import DEFAULT_VERSION, EngineName, EngineSettings, Support
 from planner.engines.versions import at_least, outside_verified_range
@@ -52,6 +53,9 @@ def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support
     _check_precision(model, gpu, settings, version, reasons, warnings)
     _check_model(model, gpu, settings, version, reasons, warnings)
     _check_features(model, gpu, settings, version, reasons, warnings)
+    against, changed = check_options(model, gpu, settings, version)
+    reasons += against
+    warnings += changed
     _check_ignored(model, settings, warnings)
     return Support(ok=not reasons, reasons=tuple(reasons), warnings=tuple(warnings))
 

@@ -24,15 +24,15 @@ VersionKey = tuple[int, int, int, int, int, int]
 
 
 @lru_cache(maxsize=512)
-def version_key(version: str) -> VersionKey:
+def version_key(version: str, field: str = "version") -> VersionKey:
     """Turn ``0.19.1``, ``1.3.0rc20`` or ``0.19.2.dev0`` into a tuple that sorts like the versions do.
 
-    Raises InputError when ``version`` is not of that form.
+    Raises InputError, naming ``field``, when ``version`` is not of that form.
     """
     match = _PATTERN.match(version.strip())
     if match is None:
         raise InputError(
-            "not an engine version", field="version", value=version, remedy="Give one such as 0.24.0 or 1.3.0rc20."
+            "not an engine version", field=field, value=version, remedy="Give one such as 0.24.0 or 1.3.0rc20."
         )
     numbers = [int(part) for part in match.group(1).split(".")]
     numbers += [0] * (4 - len(numbers))

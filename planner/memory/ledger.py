@@ -14,7 +14,7 @@ from planner.engines.versions import at_least, outside_verified_range
 from planner.errors import InputError
 from planner.evidence import Evidence, Interval
 from planner.memory import constants as c
-from planner.memory import trtllm_terms, vllm_terms
+from planner.memory import override, trtllm_terms, vllm_terms
 from planner.memory.intervals import kv_interval
 from planner.memory.kv_layout import KvLayout, kv_layout
 from planner.memory.logprobs import logprobs_gib
@@ -152,7 +152,17 @@ def _vllm_rank(
     if not at_least(resolved.version, OTHERS_COUNT_BEFORE):
         kv -= others
     layout = kv_layout(model, resolved, stage=stage)
-    return _Rank(stage, weights, activation, non_torch, graph, lora, kv, layout, _blocks(layout, kv))
+    rank = _Rank(stage, weights, activation, non_torch, graph, lora, kv, layout, _blocks(layout, kv))
+    return _with_override(rank, resolved)
+
+
+def _with_override(rank: _Rank, resolved: ResolvedSettings) -> _Rank:
+    """The pool that ``kv_cache_max_tokens`` asks for, whether profiling found fewer blocks or more."""
+    asked = override.asked_blocks(resolved)
+    if asked is None or not rank.layout.groups or rank.kv <= 0:
+        return rank
+    kv = asked * rank.layout.block_bytes / GIB
+    return replace(rank, kv=kv, blocks=asked, pool_limit=override.OPTION, share_gib=rank.kv)
 
 
 def _trtllm_rank(
@@ -187,7 +197,7 @@ def _assemble(
     layout, blocks = rank.layout, rank.blocks
     need = layout.blocks_for(resolved.max_model_len)
     limit = max(model.max_position, resolved.max_model_len)
-    longest = layout.longest_for(blocks, limit) if rank.kv > 0 else 0
+    longest = layout.longest_for(blocks - override.held_back(resolved), limit) if rank.kv > 0 else 0
     in_budget = resolved.engine is EngineName.TENSORRT_LLM or vllm_terms.graphs_in_budget(model, gpu, resolved)
     logprobs = logprobs_gib(model, resolved, rank.activation)
     reasons, binding = _verdict(resolved, gpu, total, others, budget, rank, need, longest, in_budget, logprobs)
@@ -266,13 +276,22 @@ def _verdict(
             if rank.weights < room
             else f"The weights alone ({rank.weights:.2f} GiB per GPU) exceed the {room:.2f} GiB available."
         )
-    elif rank.blocks < need:
+    elif rank.pool_limit == override.OPTION and rank.share_gib is not None and rank.kv > rank.share_gib:
         binding = "kv"
-        needed = need * rank.layout.block_bytes / GIB
-        cut = "" if vllm else " TensorRT-LLM starts all the same, with its context cut to that."
+        room = _blocks(rank.layout, rank.share_gib) * resolved.block_tokens
         reasons.append(
-            f"One request of {resolved.max_model_len:,} tokens needs {needed:.2f} GiB of KV cache, {rank.kv:.2f} GiB "
-            f"are available; the longest that fits is {longest:,} tokens.{cut}"
+            f"kv_cache_max_tokens {resolved.kv_cache_max_tokens:,} asks for {rank.kv:.2f} GiB of KV cache, "
+            f"{rank.share_gib:.2f} GiB are left: vLLM allocates what {override.OPTION} says and runs out of memory; "
+            f"lower it to {room:,} or leave it out."
+        )
+    elif rank.blocks - override.held_back(resolved) < need:
+        binding = "kv"
+        block = rank.layout.block_bytes / GIB
+        usable = rank.kv - override.held_back(resolved) * block
+        despite = override.despite(resolved, rank.blocks, rank.pool_limit)
+        reasons.append(
+            f"One request of {resolved.max_model_len:,} tokens needs {need * block:.2f} GiB of KV cache, {usable:.2f} "
+            f"GiB are available; the longest that fits is {longest:,} tokens.{despite}"
         )
     states = bool(rank.layout.state_bytes_per_seq) and bool(resolved.cuda_graph_sizes)
     strict = vllm and states and at_least(resolved.version, STATE_BLOCKS_SINCE)
@@ -341,6 +360,8 @@ def _notes(
         )
     if rank.pool_limit in ("max_tokens", "max_gpu_total_bytes"):
         notes.append(f"{rank.pool_limit} sets the pool: it is the smallest of the limits given.")
+    if rank.pool_limit == override.OPTION:
+        notes.append(f"{rank.pool_limit} sets the pool: {rank.blocks:,} blocks of {resolved.block_tokens} tokens.")
     if resolved.kv_cache_host_gib:
         notes.append("The host cache keeps blocks for reuse; it holds no running request, so capacity stays the same.")
     if gpu.total_gib_evidence == "estimated" and total == gpu.total_gib:

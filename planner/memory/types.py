@@ -43,7 +43,7 @@ class MemoryLedger:
     sentence: str = ""  # the answer in words
     kv_gib_80: Interval | None = None  # 80 % interval of kv_gib; see planner.memory.intervals
     logprobs_gib: float = 0.0  # taken while log-probabilities are computed, outside the budget: no profiling saw it
-    pool_limit: str = ""  # TensorRT-LLM: the limit that set the pool, the smallest of those given
+    pool_limit: str = ""  # what set the pool: TensorRT-LLM's smallest limit, vLLM's num_gpu_blocks_override, or ""
     running_tokens: int = 0  # tokens of running requests, where compressors make that more than kv_tokens
     host_kv_tokens: int = 0  # tokens that the host cache keeps for reuse; running requests cannot use them
 

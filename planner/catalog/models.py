@@ -164,6 +164,11 @@ def _named_by(path: Path) -> str:
     return name.replace("--", "/", 1) or str(path)
 
 
+def model_name(id_or_path: str) -> str:
+    """The id by which an engine serves what a plan names by ``id_or_path``: of a file, the id that its place states."""
+    return _named_by(Path(id_or_path)) if id_or_path.endswith(".json") else id_or_path
+
+
 @lru_cache(maxsize=64)
 def _model_at(
     path: Path, _config_stamp: tuple[int, int] | None, side: Path, side_stamp: tuple[int, int] | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from planner.catalog.models import model_name
 from planner.engines.launch import command_line, config_files
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.engines.versions import at_least
@@ -133,7 +134,8 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
         if settings is None:
             continue
         counts[name] = counts.get(name, 0) + 1
-        model = workload.model if not model_root else f"{model_root.rstrip('/')}/{workload.model}"
+        model_id = model_name(workload.model)
+        model = model_id if not model_root else f"{model_root.rstrip('/')}/{model_id}"
         port = endpoint_port(parts[0])
         label = safe_name(f"{name}-{counts[name]}")
         directory = f"{CONFIG_DIR}/{label}"
@@ -144,11 +146,11 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
         where = tuple((part.node, part.gpu_indexes) for part in parts)
         pools = by_id[candidate_id].disagg
         if pools is None:
-            arguments = command_line(settings, model, workload.model, port, host=everywhere, config_dir=directory)
+            arguments = command_line(settings, model, model_id, port, host=everywhere, config_dir=directory)
             files = config_files(settings)
         else:
             arguments = ["bash", f"{directory}/{SCRIPT}", "--port", str(port)]
-            files = unit_files(pools, where, workload.model, model, workload.model)
+            files = unit_files(pools, where, model_id, model, model_id)
         found.append(
             Endpoint(
                 name=label,
@@ -156,7 +158,7 @@ def endpoints(request: PlanRequest, result: PlanResult, model_root: str = "") ->
                 settings=settings,
                 parts=where,
                 port=port,
-                served_name=workload.model,
+                served_name=model_id,
                 arguments=tuple(arguments),
                 files=tuple(files.items()),
                 adapters_at_run_time=settings.max_loras > 0,

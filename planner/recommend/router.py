@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import yaml
 
+from planner.catalog.models import model_name
 from planner.mix_types import Mix
 from planner.plan_types import Candidate, Placement, PlanRequest
 
@@ -52,7 +53,7 @@ def router_config(
     """
     by_id = {candidate.id: candidate for candidate in candidates}
     weights = endpoint_weights(candidates, mixes)
-    served = {workload.name: workload.model for workload in request.workloads}
+    served = {workload.name: model_name(workload.model) for workload in request.workloads}
     seen: set[tuple[str, str, int]] = set()
     entries = []
     for placement in placements:

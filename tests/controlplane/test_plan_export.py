@@ -18,9 +18,11 @@ from django.test import Client
 from controlplane.core.models import Role
 from controlplane.planning import report
 from controlplane.planning.models import Plan
+from planner.export import deployment_files
 from planner.jsonio import from_json
 from planner.plan_types import PlanRequest, PlanResult
 from planner.recommend.bill import bill
+from planner.recommend.router import router_config
 from planner.units import HOURS_PER_MONTH
 from tests.controlplane import fleet_fixture
 
@@ -48,6 +50,19 @@ def unzip(content: bytes) -> dict[str, str]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("target", ["commands", "compose", "kubernetes", "slurm", "systemd"])
+def test_an_uploaded_model_is_served_by_its_id(answer: tuple[PlanRequest, PlanResult], target: str) -> None:
+    """An uploaded configuration lies in the data directory of the server, which no node has."""
+    request, result = answer
+    stored = "/srv/var/models/2-v1/acme--our-8b/config.json"
+    request = replace(request, workloads=tuple(replace(each, model=stored) for each in request.workloads))
+    files = "\n".join(deployment_files(request, result, target, model_root="/models").values())
+    assert "acme/our-8b" in files
+    assert "/srv/var" not in files
+    assert "config.json" not in files
+    assert "openai/acme/our-8b" in router_config(request, result.candidates, result.placements)
 
 
 @pytest.mark.parametrize("target", ["commands", "compose", "kubernetes", "slurm", "systemd", "router"])

@@ -58,17 +58,22 @@ def filters_of(model: type[models.Model], fields: dict[str, list[str]], **declar
     return type(f"{model.__name__}Filter", (RecordFilter,), {**members, "__doc__": f"Filters of {model.__name__}."})
 
 
+def refuse_unknown(request: Request, known: Iterable[str]) -> None:
+    """Raise ValidationError naming the first parameter of the query that is not ``known``."""
+    names = sorted(known)
+    for name in request.query_params:
+        if name not in names:
+            message = f"There is no such parameter; known: {', '.join(names) or 'none'}."
+            raise ValidationError({name[:60]: [message]}, code="unknown")
+
+
 class StrictFilter(DjangoFilterBackend):
     """The filters of a view, and nothing else."""
 
     def filter_queryset(self, request: Request, queryset: QuerySet, view: Any) -> QuerySet:
         """Filtered rows; raises ValidationError naming an unknown parameter."""
         filters = self.get_filterset_class(view, queryset)
-        known = {*GENERAL, *(filters.base_filters if filters else ()), *getattr(view, "extra_parameters", ())}
-        for name in request.query_params:
-            if name not in known:
-                message = f"There is no such parameter; known: {', '.join(sorted(known))}."
-                raise ValidationError({name[:60]: [message]}, code="unknown")
+        refuse_unknown(request, {*GENERAL, *(filters.base_filters if filters else ())})
         return super().filter_queryset(request, queryset, view)
 
 

@@ -72,3 +72,24 @@ def test_what_is_not_there_is_named(path: str, whole_fleet: dict[str, Any], view
     waiting = whole_fleet["other"]
     Plan.objects.filter(pk=waiting.pk).update(state=Plan.State.COMPUTING, result=None)
     problem(viewer_api.get(f"{V1}/plans/{waiting.pk}/workings/"), 409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("part", "query"),
+    [
+        ("workings", "figur=cost"), ("candidates", "limit=1"), ("verdicts", "workloads=x"), ("placements", "gpu=H100"),
+        ("request", "x=1"), ("router-config", "x=1"), ("export", "format=csv&namespce=x"), ("curves", "candidat=x"),
+        ("", "field=id"),
+    ],
+)  # fmt: skip
+def test_parts_of_a_plan_refuse_unknown_parameters(path: str, viewer_api: APIClient, part: str, query: str) -> None:
+    where = path.replace("workings/", f"{part}/" if part else "")
+    name = query.split("&")[-1].partition("=")[0]
+    answer = problem(viewer_api.get(f"{where}?{query}"), 400, "validation")
+    assert [fault["field"] for fault in answer["errors"]] == [name]
+
+
+def test_the_catalogue_refuses_unknown_parameters(viewer_api: APIClient) -> None:
+    answer = problem(viewer_api.get(f"{V1}/catalogue/prices/?gpus=H100"), 400, "validation")
+    assert [fault["field"] for fault in answer["errors"]] == ["gpus"]
+    assert "gpu, search" in answer["errors"][0]["message"]

@@ -23,6 +23,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 
 from controlplane.api import idempotency, parsing
+from controlplane.api.filters import refuse_unknown
 from controlplane.api.paths import path_to
 from controlplane.api.preconditions import check_version, expected_version, with_etag
 from controlplane.api.problems import conflict_of
@@ -99,7 +100,13 @@ class ReadViewSet(ApiMixin, mixins.ListModelMixin, mixins.RetrieveModelMixin, vi
     lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar[tuple[str, ...]] = ()
     ordering_fields: ClassVar[tuple[str, ...]] = ("id",)
-    extra_parameters: ClassVar[tuple[str, ...]] = ()
+    query_names: ClassVar[tuple[str, ...]] = ()  # what a reading act takes in its query; given with @action
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Before the method runs; lists refuse unknown parameters by their filters."""
+        super().initial(request, *args, **kwargs)
+        if request.method in ("GET", "HEAD") and self.action and self.action != "list":
+            refuse_unknown(request, ("brief", "fields") if self.action == "retrieve" else self.query_names)
 
     def get_object(self) -> Any:
         """The record of the path; its filters are those of lists only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from django.http import Http404
 from drf_spectacular.types import OpenApiTypes
@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
+from controlplane.api.filters import refuse_unknown
 from controlplane.api.serializers import catalogue as shapes
 from controlplane.api.views.base import ApiMixin
 from planner import catalog
@@ -26,6 +27,12 @@ class CatalogueView(ApiMixin, APIView):
     """A list of facts."""
 
     serializer: type[Serializer]
+    query_names: ClassVar[tuple[str, ...]] = ("search",)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Before the method runs; an unknown parameter is refused."""
+        super().initial(request, *args, **kwargs)
+        refuse_unknown(request, self.query_names)
 
     def answer(self, request: Request, items: Iterable[Any]) -> Response:
         """All that hold the text of ``search``."""
@@ -74,6 +81,7 @@ class PricesView(CatalogueView):
     """Published prices."""
 
     serializer = shapes.CataloguePriceSerializer
+    query_names = ("search", "gpu")
 
     @extend_schema(
         parameters=[SEARCH, OpenApiParameter("gpu", OpenApiTypes.STR, description="Only of this GPU (name or alias).")],

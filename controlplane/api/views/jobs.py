@@ -41,7 +41,7 @@ class JobViewSet(ReadViewSet):
     ordering_fields = ("kind", "state", "created_at", "started_at", "finished_at")
 
     @extend_schema(responses=JobLogSerializer(many=True), filters=False, parameters=[AFTER])
-    @action(detail=True, methods=["get"])
+    @action(detail=True, methods=["get"], query_names=("after", "limit", "offset"))
     def log(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The log, in pages; ``after`` gives what is new."""
         text = request.query_params.get("after", "-1")

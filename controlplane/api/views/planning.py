@@ -142,19 +142,17 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
             _one_of("gpu", "Only on this GPU (catalogue name)."),
         ],
     )
-    @action(detail=True, methods=["get"], pagination_class=None)
+    @action(detail=True, methods=["get"], pagination_class=None, query_names=("workload", "status", "gpu"))
     def candidates(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Every way that was weighed to serve each workload, with evidence, intervals and cost."""
-        wanted = {
-            key: request.query_params[key] for key in ("workload", "status", "gpu") if key in request.query_params
-        }
+        wanted = {key: request.query_params[key] for key in self.query_names if key in request.query_params}
         return Response([item for item in self._part("candidates") if _matches(item, wanted)])
 
     @extend_schema(responses=OBJECTS, filters=False, parameters=[_one_of("workload", "Only of this workload (name).")])
-    @action(detail=True, methods=["get"], pagination_class=None)
+    @action(detail=True, methods=["get"], pagination_class=None, query_names=("workload",))
     def verdicts(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The engine for each workload: margin with its interval, reasons, flip points, the probe that settles it."""
-        wanted = {key: request.query_params[key] for key in ("workload",) if key in request.query_params}
+        wanted = {key: request.query_params[key] for key in self.query_names if key in request.query_params}
         return Response([item for item in self._part("verdicts") if _matches(item, wanted)])
 
     @extend_schema(
@@ -166,11 +164,11 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
             _one_of("figure", "Only of the figure of this key."),
         ],
     )
-    @action(detail=True, methods=["get"], pagination_class=None)
+    @action(detail=True, methods=["get"], pagination_class=None, query_names=("candidate", "workload", "figure"))
     def workings(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The arithmetic behind figures: of a candidate, of a verdict, or without either of the plan's totals."""
         plan = get_object_or_404(Plan, pk=self.kwargs["pk"])
-        wanted = {name: request.query_params.get(name, "") for name in ("candidate", "workload", "figure")}
+        wanted = {name: request.query_params.get(name, "") for name in self.query_names}
         if wanted["candidate"] and wanted["workload"]:
             raise ValidationError("Give either candidate or workload; without either come the totals of the plan.")
         result, asked = self._result(plan), plan.request or {}
@@ -215,7 +213,13 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
             _one_of("model_root", "Directory of the checkpoints, as <root>/<model id>, with target."),
         ],
     )
-    @action(detail=True, methods=["get"], url_path="export", pagination_class=None)
+    @action(
+        detail=True,
+        methods=["get"],
+        url_path="export",
+        pagination_class=None,
+        query_names=("target", "format", "namespace", "model_root"),
+    )
     def files(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
         """The plan as a file: what starts it on a target (ZIP), or its bill as CSV or XLSX."""
         plan = get_object_or_404(Plan.objects.select_related("scenario"), pk=self.kwargs["pk"])

@@ -63,7 +63,7 @@ class WhatIfActions(DeleteMixin):
         filters=False,
         parameters=[OpenApiParameter("candidate", OpenApiTypes.STR, required=True, description="Id of a candidate.")],
     )
-    @action(detail=True, methods=["get"], pagination_class=None)
+    @action(detail=True, methods=["get"], pagination_class=None, query_names=("candidate",))
     def curves(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Load curves of a candidate: TTFT, TPOT, throughput and their bands against load, and a burst's timeline.
 
@@ -106,7 +106,7 @@ class WhatIfActions(DeleteMixin):
             OpenApiParameter("format", enum=("json", "csv"), description="csv: everything as one table."),
         ],
     )
-    @action(detail=False, methods=["get"], pagination_class=None)
+    @action(detail=False, methods=["get"], pagination_class=None, query_names=("ids", "format"))
     def compare(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
         """Plans side by side: totals, each workload, and line by line what was asked and what came of it."""
         plans = plans_of(request.query_params.get("ids", ""), "ids")

@@ -46,6 +46,7 @@ class WorkloadAdmin(RecordAdmin):
 class TraceAdmin(ReadOnlyAdmin):
     """Traces; they are uploaded on their own page."""
 
+    empty_value_display = "unknown"
     list_display = (
         "name",
         "rows",

@@ -48,7 +48,9 @@ class Trace(BaseModel):
     rows = models.PositiveIntegerField(default=0, editable=False)
     packed = models.BinaryField(editable=False)
     duration_s = models.FloatField(default=0.0, editable=False)
-    mean_rate_per_s = models.FloatField(default=0.0, editable=False)
+    mean_rate_per_s = models.FloatField(
+        null=True, editable=False, help_text="Requests per second; null for a trace that spans no time."
+    )
     mean_input_tokens = models.FloatField(default=0.0, editable=False)
     mean_output_tokens = models.FloatField(default=0.0, editable=False)
     prefix_hit = models.FloatField(
@@ -93,14 +95,14 @@ class Trace(BaseModel):
         self.packed = buffer.getvalue()
         self.rows = len(input_tokens)
         self.duration_s = float(times_s[-1] - times_s[0]) if len(times_s) else 0.0
-        self.mean_rate_per_s = (self.rows - 1) / self.duration_s if self.duration_s > 0 else 0.0
+        self.mean_rate_per_s = (self.rows - 1) / self.duration_s if self.duration_s > 0 else None
         self.mean_input_tokens = float(np.mean(input_tokens)) if len(input_tokens) else 0.0
         self.mean_output_tokens = float(np.mean(output_tokens)) if len(output_tokens) else 0.0
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether the requests have arrival times, or are a set of lengths alone."""
-        return self.mean_rate_per_s > 0
+        """Whether the requests have different arrival times, or are a set of lengths alone."""
+        return self.mean_rate_per_s is not None
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Arrival times (s; empty for lengths alone), input tokens, output tokens."""

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, transaction
+from django.test import Client
+from django.urls import reverse
 
 from controlplane.core.models import User
 from controlplane.core.tables import TableError
@@ -318,6 +320,17 @@ def test_install_every_catalogue_trace_once(db: None) -> None:
     assert first.licence
     lengths = services.install_trace(actor=None, catalogue_name="lengths_arxiv_summarization")
     assert not lengths.has_arrivals
+
+
+def test_the_rate_of_one_request_is_unknown(planner: User, administrator: User, client: Client) -> None:
+    one = b"timestamp_s,input_tokens,output_tokens\n5,100,10\n"
+    row = services.upload_trace(actor=planner, name="One", filename="t.csv", content=one)
+    assert (row.rows, row.duration_s, row.mean_rate_per_s, row.has_arrivals) == (1, 0.0, None, False)
+    client.force_login(administrator)
+    shown = client.get(f"/api/v1/traces/{row.pk}/").json()
+    assert shown["mean_rate_per_s"] is None
+    page = client.get(reverse("admin:workloads_trace_changelist")).content.decode()
+    assert '<td class="field-mean_rate_per_s">unknown</td>' in page
 
 
 def test_a_trace_without_times_gives_no_arrivals(planner: User, workload: Workload) -> None:

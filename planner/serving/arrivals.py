@@ -35,7 +35,7 @@ class RequestSet:
     """Requests in the order they are sent. ``sent_ms`` is 0 for requests that follow others, in a closed loop or in a
     session; ``following`` the request that a client sends after one (-1: none), where that is fixed. With ``prefixes``
     cache hits come from what is in the pool. Results are taken from ``measured_ms`` alone when it is given: from and
-    to when requests are sent.
+    to when requests are sent. With ``at_work`` they are of a service that so many clients keep using.
     """
 
     sent_ms: F64
@@ -49,6 +49,7 @@ class RequestSet:
     prefixes: Prefixes | None = None
     measured_ms: tuple[float, float] | None = None
     offered_per_s: float = 0.0  # of open sessions, which send less when their answers come late
+    at_work: int = 0  # clients of closed sessions that are met in the middle; else 0
 
     @property
     def size(self) -> int:

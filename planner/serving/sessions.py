@@ -240,11 +240,19 @@ def _until(requests: RequestSet, starts: I64, end_ms: float) -> RequestSet:
 
 
 def _dealt_to_clients(requests: RequestSet, load: Load, starts: I64) -> RequestSet:
-    """Client c takes the sessions c, c + concurrency, ... one after the other, with a pause between them."""
+    """Client c takes the sessions c, c + concurrency, ... one after the other, with a pause between them.
+
+    Clients that are met in the middle are in a pause, each in its own.
+    """
     if requests.following is None:
         raise InputError("is missing", field="following")
     following = requests.following.copy()
     ends = np.append(starts[1:], requests.size) - 1
     clients = min(load.concurrency, starts.size)
     following[ends[:-clients]] = starts[clients:]
-    return replace(requests, following=following, first_issued=clients)
+    dealt = replace(requests, following=following, first_issued=clients)
+    if load.requests is not None:
+        return dealt
+    sent = requests.sent_ms.copy()
+    sent[starts[:clients]] = requests.think_ms[starts[:clients]]
+    return replace(dealt, sent_ms=sent, at_work=clients)

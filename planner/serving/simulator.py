@@ -205,7 +205,8 @@ def summarise(
 ) -> SimResult:
     """Percentiles over all instances; time-weighted means over the time until the last token.
 
-    With ``measured_ms`` latencies are of the requests sent then, throughput is what ended then.
+    With ``measured_ms`` latencies are of the requests sent then, throughput is what ended then. With ``at_work``
+    throughput is that of so many clients by Little's law, not what ended until the client of the longest sessions did.
     """
     start_ms = float(records[:, k.R_SEND].min())
     ends = records[:, k.R_SEND] + records[:, k.R_E2E]
@@ -217,6 +218,10 @@ def summarise(
         ended = records[(ends >= from_ms) & (ends < to_ms)]
         records = records[(records[:, k.R_SEND] >= from_ms) & (records[:, k.R_SEND] < to_ms)]
     duration_s = max((to_ms - from_ms) / 1000.0, 1e-9)
+    if requests.at_work:
+        cycles_ms = float(records[:, k.R_E2E].sum() + requests.think_ms.sum())
+        duration_s = max(cycles_ms / requests.at_work / 1000.0, 1e-9)
+        end_ms = start_ms + duration_s * 1000.0
     floats = np.array([engine.floats for engine in engines])
     busy_ms = float(floats[:, k.F_BUSY_MS].sum())
     span_ms = max((end_ms - start_ms) * len(engines), 1e-9)

@@ -12,7 +12,6 @@ from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.instance import Instance
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
-from planner.serving.sessions import session_requests
 from planner.serving.simulator import instance_rules, simulate
 from planner.serving.types import CurvePoint, LargestLoad, Lengths, Load, SimResult, SloTarget
 
@@ -65,9 +64,9 @@ class Search:
         return self._run(load)
 
     def at_concurrency(self, clients: int) -> SimResult:
-        rounds = self.load.requests or max(CLOSED_ROUNDS * clients, 60)
-        if self.load.turns is not None:
-            rounds = session_requests(replace(self.load, kind="closed", concurrency=clients), self.outputs)
+        rounds = self.load.requests
+        if rounds is None and self.load.turns is None:
+            rounds = max(CLOSED_ROUNDS * clients, 60)
         return self._run(replace(self.load, kind="closed", concurrency=clients, requests=rounds))
 
     def offline(self) -> SimResult:

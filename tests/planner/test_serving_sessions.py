@@ -350,3 +350,26 @@ def test_turns_that_come_after_the_measured_time_are_left_out(monkeypatch: pytes
     assert cut.following is not None
     sizes = np.bincount(np.cumsum(np.diff(cut.inputs, prepend=0) < 0))
     assert (cut.following[np.cumsum(sizes) - 1] == -1).all()
+
+
+def test_users_of_a_service_bring_as_many_requests_each_whatever_their_number() -> None:
+    """A run's last sessions once counted as time of all clients: 16 users seemed to bring no more than 8."""
+    load = Load("closed", turns=uniform(2, 14), think_s=20.0, shared_tokens=400)
+    for clients in (1, 8, 16, 64):
+        result = simulate(INSTANCE, replace(load, concurrency=clients), *CHAT)
+        assert result.e2e_ms is not None
+        by_littles_law = clients / (result.e2e_ms.mean / 1000.0 + load.think_s)
+        drawn_pauses = 3.5 / result.requests**0.5  # their mean varies so much
+        assert result.req_per_s == pytest.approx(by_littles_law, rel=drawn_pauses)
+
+
+def test_users_who_pause_are_sized_by_the_slo_and_not_by_the_end_of_a_run() -> None:
+    load = Load("closed", concurrency=300, turns=uniform(2, 14), think_s=20.0, shared_tokens=400)
+    slo = (SloTarget("tpot", "mean", 20.0),)
+    found = largest_load(INSTANCE, load, *CHAT, slo=slo)
+    assert found.result is not None
+    assert found.result.tpot_ms is not None
+    assert found.concurrency > 64
+    assert 12.0 < found.result.tpot_ms.mean <= 20.0 or found.binding == "throughput"
+    open_load = largest_load(INSTANCE, replace(load, kind="open", rate_per_s=1.0, concurrency=1), *CHAT, slo=slo)
+    assert found.rate_per_s == pytest.approx(open_load.rate_per_s, rel=0.25)

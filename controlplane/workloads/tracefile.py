@@ -2,7 +2,8 @@
 
 Prefix blocks are read from Mooncake's ``hash_ids`` (kvcache-ai/Mooncake, FAST25-release/traces: ``timestamp`` in
 milliseconds, ``input_length``, ``output_length``, one id for each block of 512 tokens, a begun one included) or from
-``prefix_block_ids`` with spaces between them.
+``prefix_block_ids`` with spaces between them. In every other form the name of the times says seconds: a bare
+``timestamp`` is seconds in some published traces and milliseconds in others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from controlplane.core.tables import RowProblem, TableError, refuse
 from controlplane.workloads.rules import MAX_TOKENS
 from planner.catalog.prefixes import BLOCK_SIZES, block_tokens_of
 
-TIME_NAMES = ("timestamp_s", "time_s", "arrival_s", "timestamp", "time")
+TIME_NAMES = ("timestamp_s", "time_s", "arrival_s")
+MOONCAKE_TIME = "timestamp"
+WITHOUT_UNIT = ("timestamp", "time", "arrival")
 INPUT_NAMES = ("input_tokens", "prompt_tokens", "input_length", "contexttokens", "input")
 OUTPUT_NAMES = ("output_tokens", "completion_tokens", "output_length", "generatedtokens", "output")
 PREFIX_NAMES = ("hash_ids", "prefix_block_ids")
@@ -133,7 +136,7 @@ def _collect(lines: Iterator[tuple[int, dict[str, Any]]]) -> ParsedTrace:
         raise TableError(problems)
     if not inputs or names is None:
         raise refuse("It has no requests.")
-    if prefix == "hash_ids" and names[0] == "timestamp":  # Mooncake's form, whose times are milliseconds
+    if names[0] == MOONCAKE_TIME:
         times = [moment / 1000.0 for moment in times]
     parsed, order = _sorted(times if names[0] else None, inputs, outputs)
     return _with_prefixes(parsed, [blocks[i] for i in order], prefix) if prefix else parsed
@@ -192,6 +195,16 @@ def _columns(row: dict[str, Any]) -> tuple[str | None, str, str]:
     for wrong in ("timestamp_ms", "time_ms", "arrival_ms", "timestamp_us", "timestamp_ns"):
         if wrong in row:
             raise refuse("Times must be seconds; convert the column and call it timestamp_s.", row=1, field=wrong)
+    if time is None and "hash_ids" in row and MOONCAKE_TIME in row:
+        time = MOONCAKE_TIME
+    for bare in WITHOUT_UNIT if time is None else ():
+        if bare in row:
+            raise refuse(
+                "It does not say its unit. Call it timestamp_s, in seconds from the first request: milliseconds / 1000.",
+                row=1,
+                field=bare,
+                value=row[bare],
+            )
     found = []
     for names in (INPUT_NAMES, OUTPUT_NAMES):
         column = next((name for name in names if name in row), None)

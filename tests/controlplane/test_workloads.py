@@ -197,6 +197,8 @@ def test_traces_are_read_and_sorted(planner: User, name: str, content: bytes) ->
         (b"", 0, "", "empty"),
         (b"timestamp_s,input_tokens\n1,2\n", 1, "output_tokens", "is missing"),
         (b"timestamp_ms,input_tokens,output_tokens\n1,2,3\n", 1, "timestamp_ms", "seconds"),
+        (b"timestamp,input_tokens,output_tokens\n1,2,3\n", 1, "timestamp", "unit"),
+        (b"time,input_tokens,output_tokens,prefix_block_ids\n1,2,3,4\n", 1, "time", "timestamp_s"),
         (b"timestamp_s,input_tokens,output_tokens\n1,-2,3\n", 2, "input_tokens", "at least 1"),
         (b"timestamp_s,input_tokens,output_tokens\n1,2,3\n2,nan,3\n", 3, "input_tokens", "finite"),
         (b"timestamp_s,input_tokens,output_tokens\n-1,2,3\n", 2, "timestamp_s", "negative"),
@@ -245,6 +247,17 @@ def test_prefix_blocks_of_a_mooncake_trace_are_kept_and_tell_the_hit_share(plann
     assert plan_load(workload).prefix_hit == 0.25
     workload.prefix_hit, workload.input_tokens = 0.0, {"kind": "fixed", "value": 512}
     assert plan_load(workload).prefix_hit == 0.0
+
+
+def test_times_of_a_mooncake_trace_without_its_blocks_are_not_taken_for_seconds() -> None:
+    lines = [json.loads(line) for line in MOONCAKE.splitlines()]
+    bare = "\n".join(json.dumps({key: item for key, item in line.items() if key != "hash_ids"}) for line in lines)
+    with pytest.raises(TableError) as error:
+        parse_trace("m.jsonl", bare.encode())
+    assert (error.value.problems[0].field, error.value.problems[0].value) == ("timestamp", "3000")
+    found = parse_trace("m.jsonl", bare.replace("timestamp", "arrival_s").encode())
+    assert found.times_s is not None
+    assert found.times_s.tolist() == [0.0, 500.0, 3000.0]
 
 
 def test_prefix_blocks_of_other_sizes_and_of_none() -> None:

@@ -200,7 +200,7 @@ def _columns(row: dict[str, Any]) -> tuple[str | None, str, str]:
     for bare in WITHOUT_UNIT if time is None else ():
         if bare in row:
             raise refuse(
-                "It does not say its unit. Call it timestamp_s, in seconds from the first request: milliseconds / 1000.",
+                "It does not say its unit. Call it timestamp_s, in seconds from the first request (ms / 1000).",
                 row=1,
                 field=bare,
                 value=row[bare],

@@ -177,14 +177,10 @@ def _check_load(load: ProbeLoad, deployment: Deployment) -> None:
     if load.input_tokens < 1 or load.output_tokens < 1:
         errors["input_tokens"] = "Requests have at least 1 token in and 1 out."
     limit = int((deployment.settings or {}).get("max_model_len") or 0)
-    longest = max(
-        tokens_in + tokens_out for tokens_in, tokens_out, _ in (*load.mix, (load.input_tokens, load.output_tokens, 0))
-    )
-    if limit and longest > limit:
-        errors["output_tokens"] = (
-            f"A request of {longest:,} tokens is longer than the deployment's context of {limit:,}."
-        )
-    if load.mix and (problem := _mix_problem(load)):
+    mean = load.input_tokens + load.output_tokens
+    if limit and mean > limit:
+        errors["output_tokens"] = f"A request of {mean:,} tokens is longer than the deployment's context of {limit:,}."
+    if load.mix and (problem := _mix_problem(load, limit)):
         errors["mix"] = problem
     shortest = min([load.input_tokens, *(pair[0] for pair in load.mix)])
     if not 0 <= load.shared_tokens < max(shortest, 1):
@@ -207,12 +203,18 @@ def _check_load(load: ProbeLoad, deployment: Deployment) -> None:
         raise ValidationError({"load": [f"{name}: {text}" for name, text in errors.items()]})
 
 
-def _mix_problem(load: ProbeLoad) -> str:
-    """What is wrong with a mixture of lengths, in one sentence; empty when it is sound."""
+def _mix_problem(load: ProbeLoad, limit: int) -> str:
+    """What is wrong with a mixture of lengths, in one sentence; empty when it is sound. ``limit`` of context, or 0."""
     if any(min(pair) <= 0 for pair in load.mix):
         return "Give at least 1 token in, 1 token out and more than 0 percent of each."
     if abs(sum(percent for _, _, percent in load.mix) - 100) >= 0.01:
         return "The percentages of a mixture of lengths must add up to 100."
+    for at, (tokens_in, tokens_out, _) in enumerate(load.mix, 1):
+        if limit and tokens_in + tokens_out > limit:
+            return (
+                f"Requests of entry {at} ({tokens_in:,} in, {tokens_out:,} out) are longer than the deployment's "
+                f"context of {limit:,}."
+            )
     means = [sum(pair[side] * pair[2] for pair in load.mix) / 100 for side in (0, 1)]
     if abs(means[0] - load.input_tokens) > 1 or abs(means[1] - load.output_tokens) > 1:
         return f"Its means are {means[0]:,.0f} in and {means[1]:,.0f} out; state them as input and output tokens."

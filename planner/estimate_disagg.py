@@ -16,7 +16,7 @@ from planner.economics.poolenergy import pool_watts
 from planner.engines import ResolvedSettings, support
 from planner.engines.disaggregation import ROLES, Role, refusals, role_settings
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
-from planner.estimate_request import PoolsQuery
+from planner.estimate_request import PoolsQuery, naming_role
 from planner.memory import MemoryLedger, ledger
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
@@ -86,7 +86,8 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
     answer["disagg"] = {}
     for role in ROLES:
         asked, count = query.roles[role]
-        able = support(asked.model, asked.gpu, asked.settings)
+        with naming_role(role, query.stated[role]):
+            able = support(asked.model, asked.gpu, asked.settings)
         if not able.ok:
             answer["status"] = "unsupported"
             answer["reasons"] += [f"{role}: {reason}" for reason in able.reasons]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, cast
@@ -11,7 +12,7 @@ from planner.catalog import get_gpu
 from planner.catalog.types import GpuSpec
 from planner.engines import EngineName, EngineSettings
 from planner.engines.versions import version_key
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
 from planner.estimate_fields import flag, money, number, one_of, stated_flag, text, whole
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load
@@ -257,10 +258,26 @@ def _fabric(request: Mapping[str, Any]) -> Fabric:
 
 @dataclass(frozen=True)
 class PoolsQuery:
-    """A validated request for prefill and decode pools: query and instances of each role, and the stated link."""
+    """A validated request for prefill and decode pools: query and instances of each role, and the stated link.
+
+    ``stated``: the fields that each role sets itself.
+    """
 
     roles: dict[str, tuple[Query, int]]
     link_gb_s: float | None
+    stated: dict[str, frozenset[str]]
+
+
+@contextmanager
+def naming_role(role: str, stated: Container[str]) -> Iterator[None]:
+    """Errors on a field that the role set itself name it as ``disagg.<role>.<field>``."""
+    try:
+        yield
+    except PlannerError as error:
+        if error.field not in stated:
+            raise
+        path = f"disagg.{role}.{error.field}"
+        raise type(error)(error.message, field=path, value=error.value, remedy=error.remedy) from error
 
 
 def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> PoolsQuery:
@@ -280,7 +297,7 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
             remedy = "State disagg.prefill.instances and disagg.decode.instances; a proxy deals requests out in turn."
             raise InputError("does not go with disagg", field=alone, value=request[alone], remedy=remedy)
     base = {key: value for key, value in request.items() if key != "disagg"}
-    roles = {}
+    roles, stated = {}, {}
     for role in ROLES:
         own = given.get(role)
         if not isinstance(own, Mapping):
@@ -291,9 +308,11 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
             raise InputError("unknown field", field=f"disagg.{role}.{strange[0]}", remedy=f"Known fields: {known}.")
         count = whole(own, "instances", default=1, path=f"disagg.{role}.", most=MAX_INSTANCES) or 1
         settings = {key: value for key, value in own.items() if key != "instances"}
-        roles[role] = _query({**base, **settings}, find_model), count
+        stated[role] = frozenset(settings)
+        with naming_role(role, stated[role]):
+            roles[role] = _query({**base, **settings}, find_model), count
     _check_hits(roles["prefill"][0])
-    return PoolsQuery(roles, number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5))
+    return PoolsQuery(roles, number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5), stated)
 
 
 def _router(request: Mapping[str, Any]) -> Router:

@@ -72,12 +72,21 @@ def test_each_role_must_hold_its_longest_request() -> None:
         ({"prefill": {"gpu": "H200"}, "decode": {}}, "disagg.prefill.gpu:"),
         ({"prefill": {"instances": 0}, "decode": {}}, "disagg.prefill.instances:"),
         ({"prefill": {}, "decode": {}, "link_gb_s": 0}, "disagg.link_gb_s:"),
+        ({"prefill": {"tp": "two"}, "decode": {}}, "disagg.prefill.tp:"),
+        ({"prefill": {"moe_backend": "abacus"}, "decode": {}}, "disagg.prefill.moe_backend:"),
+        ({"prefill": {}, "decode": {"block_tokens": 7}}, "disagg.decode.block_tokens:"),
     ],
 )
 def test_a_wrong_unit_is_an_error_that_names_the_field(disagg: object, field: str) -> None:
     answer = estimate({**ASKED, "disagg": disagg})
     assert answer["status"] == "error"
     assert answer["reasons"][0].startswith(field)
+
+
+def test_a_wrong_field_that_both_roles_take_over_is_named_where_it_stands() -> None:
+    answer = estimate({**ASKED, "block_tokens": 7})
+    assert answer["status"] == "error"
+    assert answer["reasons"][0].startswith("block_tokens:")
 
 
 def test_replicas_are_stated_as_instances_and_the_network_is_the_links() -> None:

@@ -1,4 +1,4 @@
-"""Our own runs of vLLM 0.24.0 on one H200, in four series, as rows that the accuracy benchmarks score."""
+"""Our own runs of vLLM 0.24.0 on one H200, in five series, as rows that the accuracy benchmarks score."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.accuracy.rows import DATA, MeasuredRow, family, number, read_tab
 OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
 WORKER_RUNS = OWN_RUNS.with_name("worker.csv")
 SERIES4 = DATA.parent / "h200_series4" / "results.csv"
+SERIES5 = DATA.parent / "h200_series5" / "results.csv"
 SHARE_OF_SMALL_POOL = 0.15907
 """Share of memory that leaves Qwen3-8B the 2,500 blocks which ``--num-gpu-blocks-override`` gave it in those runs."""
 
@@ -51,12 +52,32 @@ def series4_rows() -> list[MeasuredRow]:
 
     Outputs of one token are prompts alone: their median TTFT is what was measured.
     """
+    return _series("h200_series4", SERIES4)
+
+
+def series5_rows(*, held: bool = True) -> list[MeasuredRow]:
+    """The fifth series: the runs looked at only after the front end was modelled, or (``held`` False) those it was
+    modelled on.
+    """
+    return [
+        row
+        for row in _series("h200_series5" if held else "h200_front", SERIES5)
+        if ("_held_" in str(row.request["id"])) == held
+    ]
+
+
+def _series(kind: str, path: Path) -> list[MeasuredRow]:
     rows = []
-    for row in _read_plain(SERIES4):
+    for row in _read_plain(path):
         stated: dict[str, Any] = {"max_model_len": 8192, "enable_prefix_caching": row["prefix_caching"] == "1"}
-        if row["pool_tokens"]:
+        if row["pool_tokens"] and path == SERIES4:
             stated["gpu_memory_utilization"] = SHARE_OF_SMALL_POOL
-        found = _on_h200(row, "h200_series4", stated, " small pool" if row["pool_tokens"] else "")
+        words = " small pool" if "gpu_memory_utilization" in stated else ""
+        spread = float(row["range_ratio"])
+        if spread:
+            stated["input_tokens"], stated["output_tokens"] = (_spread(int(row[n]), spread) for n in ("isl", "osl"))
+            words = " mixed"
+        found = _on_h200(row, kind, stated, words)
         if row["osl"] == "1":
             found = replace(found, measured={"ttft": (float(row["p50_ttft_ms"]), "p50")})
         rows.append(found)

@@ -25,9 +25,9 @@ def groups_of(s: Scored) -> tuple[str, ...]:
     for requests like them and where nothing else is known; a row is never counted twice in one group.
     """
     own = s.residuals_of
-    # pools have residuals of their own, the first H200 series is what we fitted on, and a row that contradicts itself
-    # says nothing of errors
-    if s.row.kind in ("disagg", "h200", "contradictory"):
+    # pools have residuals of their own, the first H200 series is what we fitted on, a row that contradicts itself says
+    # nothing of errors; the fifth series is held back, and its other runs are overloads of a front end
+    if s.row.kind in ("disagg", "h200", "contradictory", "h200_series5", "h200_front"):
         return ()
     if s.row.kind == READ_WITH_SETTINGS:
         return (own,) if "," in own else ()

@@ -1,4 +1,4 @@
-"""The fourth series of own H200 runs, as rows and as an out-of-sample check of preemptions."""
+"""The later series of own H200 runs, as rows and as an out-of-sample check of preemptions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from benchmarks.accuracy.own_runs import SERIES4, series4_rows
+from benchmarks.accuracy.own_runs import SERIES4, SERIES5, series4_rows, series5_rows
 from benchmarks.accuracy.rows import MeasuredRow
 from planner.estimate import estimate
 
@@ -39,3 +39,12 @@ def test_preemptions_of_a_small_pool_are_those_of_the_engine(row: MeasuredRow) -
     assert perf["preemptions"] == pytest.approx(int(MEASURED[row.row_id]["preemptions"]), rel=0.05)
     assert perf["ttft_ms"]["mean"] == pytest.approx(row.measured["ttft"][0], rel=0.05)
     assert perf["output_tok_per_s"] == pytest.approx(row.measured["output_tok_per_s"][0], rel=0.05)
+
+
+def test_runs_held_back_are_not_those_the_front_end_was_looked_at_with() -> None:
+    stages = {row["run"]: row["stage"] for row in csv.DictReader(SERIES5.read_text(encoding="utf-8").splitlines())}
+    held, seen = series5_rows(), series5_rows(held=False)
+    assert {row.row_id for row in held} | {row.row_id for row in seen} == set(stages)
+    assert all(stages[row.row_id].endswith("_held") for row in held)
+    assert not any(stages[row.row_id].endswith("_held") for row in seen)
+    assert {row.kind for row in held} == {"h200_series5"}

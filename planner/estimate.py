@@ -20,7 +20,7 @@ from planner.errors import InfeasibleError, InputError, PlannerError, Unsupporte
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
 from planner.estimate_disagg import answer_pools
 from planner.estimate_request import Query, parse_pools, parse_request
-from planner.memory import MemoryLedger, advise, ledger
+from planner.memory import MAY_BE_MISSING, MemoryLedger, advise, ledger
 from planner.models.spec import ModelSpec
 from planner.placement.encoder import predict_one_pass
 from planner.serving import Instance, Performance, predict
@@ -122,6 +122,8 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
         remedies = advise(query.model, query.gpu, query.settings, total_gib=total, used_by_others_gib=others)
         answer["reasons"] = [*memory.reasons, *(remedy.sentence for remedy in remedies), *notes]
         return
+    if MAY_BE_MISSING in memory.notes:
+        answer["reasons"].append(MAY_BE_MISSING)
     if query.load is None or query.inputs is None or query.outputs is None:
         return
     if resolved.speculative_tokens and resolved.speculative_acceptance is None:

@@ -17,7 +17,7 @@ from planner.engines import ResolvedSettings, support
 from planner.engines.disaggregation import ROLES, Role, refusals, role_settings
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
 from planner.estimate_request import PoolsQuery, naming_role
-from planner.memory import MemoryLedger, ledger
+from planner.memory import MAY_BE_MISSING, MemoryLedger, ledger
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.instance import Instance
@@ -44,6 +44,7 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     if answer["reasons"]:
         answer["status"] = "unsupported"
         return
+    answer["reasons"] += [f"{role}: {MAY_BE_MISSING}" for role in ROLES if MAY_BE_MISSING in checked[role][1].notes]
     if decode.load is None or decode.inputs is None or decode.outputs is None:
         return
     instances = {}

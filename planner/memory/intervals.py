@@ -7,10 +7,12 @@ the residuals flatter them. Where nothing was fitted, a share of the terms that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.evidence import Evidence, Interval
+
+MAY_BE_MISSING = "The 80 % interval of the KV pool reaches 0 GiB: there may be no pool, and the engine may not start."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +75,8 @@ def kv_interval(
     if share_gib is not None and kv_gib < share_gib:
         return Interval(kv_gib, min(kv_gib, share_gib - half), kv_gib)
     return Interval(kv_gib, kv_gib - half, kv_gib + half)
+
+
+def of_pool(band: Interval) -> Interval:
+    """``band`` ended at 0 GiB, below which there is no pool; as it is where the value itself is a shortage."""
+    return band if band.value < 0 else replace(band, low=max(0.0, band.low))

@@ -15,7 +15,7 @@ from planner.errors import InputError
 from planner.evidence import Evidence, Interval
 from planner.memory import constants as c
 from planner.memory import override, trtllm_terms, vllm_terms
-from planner.memory.intervals import kv_interval
+from planner.memory.intervals import MAY_BE_MISSING, kv_interval, of_pool
 from planner.memory.kv_layout import KvLayout, kv_layout
 from planner.memory.logprobs import logprobs_gib
 from planner.memory.types import MemoryLedger
@@ -208,6 +208,8 @@ def _assemble(
     band = kv_interval(resolved, evidence, rank.kv, rank.share_gib, unfitted_gib=unfitted)
     if vllm_terms.sampler_is_assumed(resolved):
         band = replace(band, low=band.low - max(0.0, vllm_terms.sort_sampler_extra_gib(model, resolved)))
+    pool = None if mt.is_encoder_only(model) else of_pool(band)
+    missing = (MAY_BE_MISSING,) if pool is not None and pool.low <= 0 and not reasons else ()
     host = resolved.kv_cache_host_gib or 0.0
     result = MemoryLedger(
         total_gib=total,
@@ -230,12 +232,12 @@ def _assemble(
         binding=binding,
         margin_gib=margin,
         evidence=evidence,
-        notes=tuple(_notes(model, gpu, resolved, total, rank, in_budget, logprobs)),
+        notes=(*_notes(model, gpu, resolved, total, rank, in_budget, logprobs), *missing),
         graph_in_budget=in_budget,
         blocks_per_request=need,
         padded_share=layout.padded_share,
         sentence=_sentence(resolved, reasons, margin, longest, model, band),
-        kv_gib_80=None if mt.is_encoder_only(model) else band,
+        kv_gib_80=pool,
         logprobs_gib=logprobs,
         pool_limit=rank.pool_limit,
         running_tokens=_running_tokens(layout, resolved, blocks, printed),

@@ -317,3 +317,17 @@ def test_bursts_wait_longer_than_a_steady_stream() -> None:
         estimate(_sessions(load=load, input_tokens=2000))["perf"]["ttft_ms"]["p90"] for load in (steady, bursts)
     )
     assert bursty > 1.5 * smooth
+
+
+def test_a_pool_that_may_not_exist_ends_at_nothing_and_is_told() -> None:
+    asked = {"model": "Qwen/Qwen3.5-122B-A10B", "gpu": "H20-96GB", "engine": "tensorrt_llm", "precision": "fp4"}
+    narrow = estimate({**asked, "tp": 4})
+    assert narrow["status"] == "ok"
+    low, high = narrow["memory"]["interval80"]["kv_gib"]
+    assert low == 0.0 < narrow["memory"]["kv_gib"] < high
+    assert any("there may be no pool" in reason for reason in narrow["reasons"])
+    roomy = estimate({**asked, "tp": 8})
+    assert roomy["memory"]["interval80"]["kv_gib"][0] > 0
+    assert not any("there may be no pool" in reason for reason in roomy["reasons"])
+    short = estimate({**asked, "tp": 1})
+    assert (short["status"], short["memory"]["interval80"]["kv_gib"][0] < 0) == ("infeasible", True)

@@ -98,6 +98,7 @@ def test_the_pool_is_whole_blocks(model: ModelSpec, gpu: Any, wanted: EngineSett
     if wanted.engine is EngineName.TENSORRT_LLM:
         assert got.kv_tokens == got.kv_blocks * got.block_tokens
     assert got.kv_gib_80 is None or got.kv_gib_80.low <= got.kv_gib <= got.kv_gib_80.high
+    assert got.kv_gib_80 is None or got.kv_gib < 0 or got.kv_gib_80.low >= 0
     parts = (got.weights_gib, got.activation_gib, got.non_torch_gib, got.graph_gib, got.lora_gib, got.logprobs_gib)
     assert min(parts) >= 0.0
 

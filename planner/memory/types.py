@@ -41,9 +41,7 @@ class MemoryLedger:
     blocks_per_request: int = 0  # pool blocks that one full-length request holds
     padded_share: float = 0.0  # of the pool, lost to the alignment of layer groups
     sentence: str = ""  # the answer in words
-    kv_gib_80: Interval | None = (
-        None  # 80 % interval, not below 0 unless kv_gib is; see planner.memory.intervals
-    )
+    kv_gib_80: Interval | None = None  # 80 % interval, not below 0 unless kv_gib is; see planner.memory.intervals
     logprobs_gib: float = 0.0  # taken while log-probabilities are computed, outside the budget: no profiling saw it
     pool_limit: str = ""  # what set the pool: TensorRT-LLM's smallest limit, vLLM's num_gpu_blocks_override, or ""
     running_tokens: int = 0  # tokens of running requests, where compressors make that more than kv_tokens

@@ -181,10 +181,44 @@ def test_probe_button_measures_the_stated_load(sample: dict[str, Any], admin_pag
     probes = ProbeRun.objects.filter(deployment=row).order_by("-created_at")
     assert probes.count() == 2
     assert probes[0].load["concurrency"] == 4
-    wrong = admin_page.post(
-        f"/deployments/{row.pk}/probe/", {**load, "requests": "x", "next": f"/deployments/{row.pk}/"}
-    )
-    assert wrong.headers["Location"] == f"/deployments/{row.pk}/"
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "error"),
+    [("requests", "x", "Enter a whole number."), ("shared_tokens", "-4", "greater than or equal to 0")],
+)
+def test_a_refused_probe_keeps_what_was_typed(
+    sample: dict[str, Any], admin_page: Client, field: str, typed: str, error: str
+) -> None:
+    row = sample["deployments"][0]
+    load = {"rate_per_s": "", "concurrency": "4", "input_tokens": "131", "output_tokens": "37", "requests": "20"}
+    before = ProbeRun.objects.filter(deployment=row).count()
+    answer = admin_page.post(f"/deployments/{row.pk}/probe/", {**load, "mix": "900 90 100", "seed": "77", field: typed})
+    assert answer.status_code == 422
+    assert ProbeRun.objects.filter(deployment=row).count() == before
+    body = answer.content.decode()
+    for name, value in {**load, "seed": "77", field: typed}.items():
+        shown = re.search(f'<input[^>]*name="{name}"[^>]*>', body)
+        assert shown is not None
+        assert value == "" or f'value="{value}"' in shown.group()
+    assert "900 90 100" in body
+    assert re.search(f'name="{field}".*?<span class="errors" role="alert">[^<]*{error}', body, re.DOTALL)
+    assert '<details class="wide more" open>' in body
+    assert f'name="next" value="/deployments/{row.pk}/"' in body
+
+
+def test_a_probe_beside_another_keeps_what_was_typed(
+    sample: dict[str, Any], admin_page: Client, sent: list[Any]
+) -> None:
+    row = sample["deployments"][0]
+    load = {"concurrency": "4", "input_tokens": "131", "output_tokens": "37", "requests": "20"}
+    assert admin_page.post(f"/deployments/{row.pk}/probe/", load).status_code == 302
+    answer = admin_page.post(f"/deployments/{row.pk}/probe/", {**load, "input_tokens": "139"})
+    assert answer.status_code == 422
+    body = answer.content.decode()
+    assert 'value="139"' in body
+    assert re.search(r'role="alert">.*is being probed already', body)
+    assert '<details class="wide more" open>' in body
 
 
 def test_probe_to_settle_fills_the_form(sample: dict[str, Any], admin_page: Client) -> None:

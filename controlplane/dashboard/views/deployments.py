@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
 
 from controlplane.core.models import Role
 from controlplane.dashboard import figures, fmt, phases, selectors, undo
@@ -44,6 +45,11 @@ def deployments(request: HttpRequest) -> HttpResponse:
 @page()
 def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """One deployment."""
+    return _deployment_page(request, pk)
+
+
+def _deployment_page(request: HttpRequest, pk: uuid.UUID, refused: ProbeForm | None = None) -> HttpResponse:
+    """The page of a deployment; with a ``refused`` form what was typed stands in it, and the status is 422."""
     rows = selectors.deployment_list({}).select_related("job")
     record = get_object_or_404(rows, pk=pk)
     checks = list(record.validations.filter(probe=None).order_by("metric"))
@@ -53,7 +59,7 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "probes": list(selectors.probes_of(record)[:20]),
         "facts": phases.memory_facts(record, checks),
         "startup_checks": checks,
-        "probe_form": ProbeForm(initial=_planned_load(record)) if record.state == "ready" else None,
+        "probe_form": refused or (ProbeForm(initial=_planned_load(record)) if record.state == "ready" else None),
         "lines": list(record.job.log.order_by("-sequence")[:LOG_LINES])[::-1] if record.job else [],
         "emulated": record.emulated,
     }
@@ -66,7 +72,9 @@ def deployment(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         busy = record.job
     if busy is not None:
         context |= progress_context(request, busy)
-    return show(request, "dashboard/deployment.html", context)
+    if refused is not None:  # a reload or sign-in from here goes to the page, not to the POST
+        context["here"] = reverse("dashboard:deployment", args=[record.pk])
+    return show(request, "dashboard/deployment.html", context, status=422 if refused else 200)
 
 
 @page(Role.OPERATOR)
@@ -118,10 +126,12 @@ def probe(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     record = get_object_or_404(Deployment, pk=pk)
     form = ProbeForm(request.POST)
     if not form.is_valid():
-        raise ValidationError(
-            [f"{form[name].label}: {text}" for name, errors in form.errors.items() for text in errors]
-        )
-    probing.probe_deployment(actor=actor(request), deployment=record, load=form.load())
+        return _deployment_page(request, pk, refused=form)
+    try:
+        probing.probe_deployment(actor=actor(request), deployment=record, load=form.load())
+    except ValidationError as error:
+        form.add_error(None, sentence(error))
+        return _deployment_page(request, pk, refused=form)
     messages.info(request, "The probe is queued.")
     return redirect("dashboard:deployment", record.pk)
 

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from controlplane.dashboard import fmt
+from planner.catalog.models import model_name
 
 Json = Mapping[str, Any]
 ENGINES = ("vllm", "tensorrt_llm")
@@ -152,6 +153,11 @@ class WorkloadRow:
         return [{**point, **flip_places(point)} for point in points if point.get("value") is not None]
 
     @property
+    def model(self) -> str:
+        """The model's id, also of an uploaded one, which the plan names by its file."""
+        return model_name(str(self.workload.get("model") or ""))
+
+    @property
     def probe_query(self) -> str:
         """Query that fills the form of a deployment with the candidate whose probe would settle a close verdict."""
         words = str(self.verdict.get("probe") or "")
@@ -162,7 +168,7 @@ class WorkloadRow:
         precision = str(candidate["id"]).rsplit("/", 1)[-1]
         fields = {
             "engine": engine_of(candidate),
-            "model": self.workload.get("model"),
+            "model": self.model,
             "gpu": candidate["gpu"],
             "tp": candidate["settings"].get("tp", 1),
             "precision": precision,

@@ -22,6 +22,7 @@ from controlplane.jobs.services import submit_job
 from controlplane.planning.models import Plan
 from controlplane.workloads.models import LlmModel, Workload
 from controlplane.workloads.services import planner_model
+from planner.catalog.models import model_name
 from planner.engines.types import ResolvedSettings
 from planner.errors import PlannerError
 from planner.jsonio import from_json, to_json
@@ -236,10 +237,9 @@ def _from_candidate(
 
 def _model_ref(plan: Plan, name: str, workload: Workload | None) -> str:
     """The model as the plan was computed with it; an uploaded one by its id, not by the path the planner saw."""
-    if workload is not None:
-        return workload.model_ref
     asked = next((item["model"] for item in (plan.request or {}).get("workloads", []) if item["name"] == name), "")
-    return str(asked)[:200]
+    found = model_name(str(asked)) if asked else (workload.model_ref if workload else "")
+    return found[:200]
 
 
 def _real_engine(planned: str, node: Node) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from controlplane.core.tables import inert
+from planner.catalog.models import model_name
 from planner.economics.tariff import mean_usd_per_kwh
 from planner.evidence import Interval
 from planner.plan_types import PlanRequest, PlanResult, PlanWorkload
@@ -62,7 +63,7 @@ def _line(row: BillRow, labels: Sequence[str]) -> list[Cell]:
     return [
         row.workload.name,
         row.workload.tenant or None,
-        row.workload.model,
+        model_name(row.workload.model),
         ENGINE_LABEL.get(settings.engine.value, settings.engine.value) if settings is not None else None,
         settings.version if settings is not None else None,
         chosen.gpu if chosen is not None else None,

@@ -10,9 +10,10 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.models import User
-from controlplane.deployments import settling
+from controlplane.deployments import services, settling
 from controlplane.deployments.models import Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node
+from controlplane.workloads.models import Workload
 from tests.controlplane import fleet_fixture
 
 pytestmark = pytest.mark.django_db
@@ -84,3 +85,16 @@ def test_one_click_on_the_page(sample: dict[str, Any], client: Client) -> None:
     answer = client.post(f"{path}settle/", {"next": path}, follow=True)
     assert "The probe is made" in answer.content.decode()
     assert ProbeRun.objects.filter(deployment__name__startswith="Probe:").count() == 1
+
+
+def test_an_uploaded_model_goes_by_its_id(sample: dict[str, Any], operator: User, client: Client) -> None:
+    plan = sample["plan"]
+    for item in plan.request["workloads"]:
+        item["model"] = "/srv/var/models/2-v1/acme--our-8b/config.json"
+    plan.save()
+    client.force_login(operator)
+    for path in ("/validation/", f"/plans/{plan.pk}/{sample['close']}/", f"/plans/{plan.pk}/"):
+        assert "/srv/var" not in client.get(path).content.decode()
+    assert "model=acme%2Four-8b" in client.get("/validation/").content.decode()
+    name = plan.request["workloads"][0]["name"]
+    assert services._model_ref(plan, name, Workload.objects.get(name=name)) == "acme/our-8b"

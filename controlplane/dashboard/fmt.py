@@ -130,15 +130,15 @@ def per(unit: str) -> str:
 
 
 def money(value: Any, figures: int = 3, currency: str = "") -> str:
-    """An amount: $0.414, $1,230, −$12; in the currency of the page unless another is given."""
+    """An amount: $0.414, $61.38, $1,230; in the currency of the page unless another is given. Tens show their cents."""
     number = as_float(value)
     if number is None:
         return "–"
     minus = "−" if number < 0 else ""
     mark = symbol(currency or _currency.get())
     body = sig(abs(number), figures)
-    if "." in body and len(body.split(".")[1]) == 1 and abs(number) < 1000:
-        body += "0"
+    if "." in body and len(body.split(".")[1]) == 1:
+        body = f"{abs(number):.2f}"
     return f"{minus}{mark}{body}"
 
 

@@ -217,7 +217,7 @@ def _from_candidate(
         candidate_id=candidate["id"],
         replica=replica,
         node=first.node,
-        model_ref=_model_ref(plan, name, first.workload),
+        model_ref=planned_model(plan, name, first.workload),
         planned_engine=settings["engine"],
         engine=_real_engine(settings["engine"], first.node),
         engine_version=settings["version"],
@@ -235,7 +235,7 @@ def _from_candidate(
     return save_record(row, actor=actor)
 
 
-def _model_ref(plan: Plan, name: str, workload: Workload | None) -> str:
+def planned_model(plan: Plan, name: str, workload: Workload | None) -> str:
     """The model as the plan was computed with it; an uploaded one by its id, not by the path the planner saw."""
     asked = next((item["model"] for item in (plan.request or {}).get("workloads", []) if item["name"] == name), "")
     found = model_name(str(asked)) if asked else (workload.model_ref if workload else "")

@@ -65,7 +65,7 @@ def settle_verdict(*, actor: Actor, plan: Plan, workload: str) -> ProbeRun:
             workload=record,
             candidate_id=candidate["id"],
             node=node,
-            model_ref=record.model_ref,
+            model_ref=services.planned_model(plan, workload, record),
             planned_engine=settings["engine"],
             engine=settings["engine"],
             engine_version=settings["version"],

@@ -278,7 +278,7 @@ def test_rounding_stays_within_half_a_percent(value: float) -> None:
 
 
 def test_words_for_money_share_and_time() -> None:
-    assert fmt.money(Decimal("61.38")) == "$61.40"
+    assert fmt.money(Decimal("61.38")) == "$61.38"
     assert fmt.money(-1230.4) == "−$1,230"
     assert fmt.percent(0.143) == "14 %"
     assert fmt.signed_percent(0.07) == "+7 %"

@@ -97,4 +97,5 @@ def test_an_uploaded_model_goes_by_its_id(sample: dict[str, Any], operator: User
         assert "/srv/var" not in client.get(path).content.decode()
     assert "model=acme%2Four-8b" in client.get("/validation/").content.decode()
     name = plan.request["workloads"][0]["name"]
-    assert services._model_ref(plan, name, Workload.objects.get(name=name)) == "acme/our-8b"
+    assert services.planned_model(plan, name, Workload.objects.get(name=name)) == "acme/our-8b"
+    assert settle(sample, operator).deployment.model_ref == "acme/our-8b"

@@ -16,6 +16,7 @@ from planner.engines.types import EngineName, EngineSettings
 from planner.engines.versions import at_least
 from planner.errors import InputError
 from planner.models.spec import ModelSpec
+from planner.words import ENGINE_LABEL
 
 MOE_BACKEND_FLAG_SINCE = "0.17.1"
 """First vLLM with ``--moe-backend``; before, ``VLLM_MXFP4_USE_MARLIN`` chose Marlin for MXFP4 experts, no more."""
@@ -87,9 +88,8 @@ def _experts(gpu: GpuSpec, settings: EngineSettings, version: str) -> list[str]:
     # vLLM lowers the case and takes hyphens; TensorRT-LLM takes the word as it is
     name = asked.lower().replace("-", "_") if vllm_asked else asked
     if name not in known:
-        label = "vLLM" if vllm_asked else "TensorRT-LLM"
         raise InputError(
-            f"{label} {version} has no such kernel for experts",
+            f"{ENGINE_LABEL[settings.engine]} {version} has no such kernel for experts",
             field="moe_backend",
             value=asked,
             remedy=f"Use one of: {', '.join(known)}; or leave it out.",
@@ -122,15 +122,14 @@ def _block(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings, version: st
             allowed = f"FlashMLA on Hopper sets blocks of {forced} tokens whatever is asked for: leave it out."
         elif block & (block - 1):
             allowed = "Use a power of two; the default is 32."
-        label = "TensorRT-LLM"
     else:
-        label = "vLLM"
         unit = _vllm_unit(model, gpu, version)
         sizes = _vllm_sizes(version)
         if (sizes and block not in sizes) or block % unit:
             usable = [str(size) for size in sizes if size % unit == 0]
             allowed = f"Use one of: {', '.join(usable)}." if usable else f"Use a multiple of {unit}."
     if allowed:
+        label = ENGINE_LABEL[settings.engine]
         raise InputError(f"{label} {version} has no such block", field="block_tokens", value=block, remedy=allowed)
 
 

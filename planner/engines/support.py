@@ -11,6 +11,7 @@ from planner.engines.precision import SIXTEEN_BIT, computes_natively, storage_pr
 from planner.engines.types import DEFAULT_VERSION, EngineName, EngineSettings, Support
 from planner.engines.versions import at_least, outside_verified_range
 from planner.models.spec import ModelSpec
+from planner.words import ENGINE_LABEL
 
 VLLM_FLOOR = {"fp8": 7.5, "fp8_block": 7.5, "int8": 7.5, "int4": 6.0, "fp4": 7.5, "mxfp4": 8.0}
 """Lowest compute capability of each stored format in vLLM (``get_min_capability``)."""
@@ -45,7 +46,7 @@ def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support
     warnings: list[str] = []
     if outside_verified_range(settings.engine, version):
         warnings.append(
-            f"{_engine_label(settings.engine)} {version} lies outside the versions whose rules were verified; "
+            f"{ENGINE_LABEL[settings.engine]} {version} lies outside the versions whose rules were verified; "
             "the nearest rules are used."
         )
     _check_device(gpu, settings, reasons)
@@ -58,10 +59,6 @@ def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support
     warnings += changed
     _check_ignored(model, settings, warnings)
     return Support(ok=not reasons, reasons=tuple(reasons), warnings=tuple(warnings))
-
-
-def _engine_label(engine: EngineName) -> str:
-    return "vLLM" if engine is EngineName.VLLM else "TensorRT-LLM"
 
 
 def _check_device(gpu: GpuSpec, settings: EngineSettings, reasons: list[str]) -> None:
@@ -127,7 +124,7 @@ def _check_precision(
 ) -> None:
     stored = storage_precision(settings, model)
     cc = gt.effective_capability(gpu)
-    label = _engine_label(settings.engine)
+    label = ENGINE_LABEL[settings.engine]
     if settings.precision not in ("as-config", *SIXTEEN_BIT):
         if model.quantization.method == "none" and settings.precision in ("int4", "fp4", "mxfp4", "int8"):
             warnings.append(f"{settings.precision} needs a checkpoint quantised to it; the sizes assume there is one.")
@@ -258,7 +255,8 @@ _NOTHING_ASKED = EngineSettings(EngineName.VLLM)
 def _check_ignored(model: ModelSpec, settings: EngineSettings, warnings: list[str]) -> None:
     """Say which settings change nothing: the other engine's alone, and those of experts where there are none."""
     vllm = settings.engine is EngineName.VLLM
-    label, other = ("vLLM", "TensorRT-LLM") if vllm else ("TensorRT-LLM", "vLLM")
+    label = ENGINE_LABEL[settings.engine]
+    other = ENGINE_LABEL[EngineName.TENSORRT_LLM if vllm else EngineName.VLLM]
     foreign = [
         name
         for name in (_OF_TENSORRT_LLM if vllm else _OF_VLLM)

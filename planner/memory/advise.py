@@ -16,6 +16,7 @@ from planner.errors import PlannerError
 from planner.memory.ledger import ledger
 from planner.memory.types import MemoryLedger, Remedy
 from planner.models.spec import ModelSpec
+from planner.words import ENGINE_LABEL
 
 _GRID_POINTS = 48
 _SHORTEST = 256
@@ -26,7 +27,6 @@ _FEWEST_SEQUENCES = 16
 _SHARES = (0.92, 0.95, 0.97)
 _SMALLER_SHARES = tuple(hundredths / 100 for hundredths in range(90, 4, -5))
 _FEWER_BITS = ("fp8", "int8", "int4", "fp4")
-_LABEL = {EngineName.VLLM: "vLLM", EngineName.TENSORRT_LLM: "TensorRT-LLM"}
 
 
 def advise(
@@ -183,5 +183,5 @@ def _other_share(settings: EngineSettings, fits: Callable[[EngineSettings], bool
         else:
             changed = replace(settings, free_gpu_memory_fraction=share)
         if fits(changed):
-            yield Remedy(name, share, f"{_LABEL[settings.engine]} with {name} {share} would fit.")
+            yield Remedy(name, share, f"{ENGINE_LABEL[settings.engine]} with {name} {share} would fit.")
             return

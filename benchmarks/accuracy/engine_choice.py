@@ -12,8 +12,8 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from benchmarks.accuracy.latency import Scored, score_all
 from benchmarks.accuracy.rows import DATA, MeasuredRow, measurements, serving_rows, static_rows
+from benchmarks.accuracy.scoring import Scored, score_all
 
 MARGIN = 0.05
 KEY = ("model", "gpu", "precision", "tp", "pp", "ep", "dp", "input_tokens", "output_tokens", "load")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from benchmarks.accuracy.latency import Scored
+from benchmarks.accuracy.scoring import Scored
 
 _FAR = 3.0
 """A wait that many times off is a queue on one side only."""
+
+_MET = 0.1
+"""A row this near in every metric needs no cause."""
 
 
 def explanation(s: Scored) -> str:
     """One clause for the list of the worst rows."""
     request, ratio = s.row.request, s.ratio
+    if all(abs(r - 1.0) <= _MET for r in ratio.values()):
+        return f"met within {_MET:.0%}"
     ttft, tpot, rate = (ratio.get(metric) for metric in ("ttft", "tpot", "output_tok_per_s"))
     drafts = request["engine"] == "tensorrt_llm" and "deepseek" in request["model"].lower()
     if drafts and tpot is not None and tpot > 1.5:

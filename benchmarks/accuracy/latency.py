@@ -14,9 +14,8 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from benchmarks.accuracy.rows import (
     offline_rows,
     serving_rows,
 )
-from planner.estimate import estimate
+from benchmarks.accuracy.scoring import Scored, score_all
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
 KINDS = (
@@ -54,64 +53,6 @@ which it sizes otherwise."""
 
 OF_THIS_PROJECT = ("h200_runs", "h200_worker", "h200_series4", "h200_series5", "h200_front")
 """Kinds that a folder of other measurements does not hold."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """One row's prediction. ``ratio`` predicted / measured and ``inside`` the 80 % interval, by metric."""
-
-    row: MeasuredRow
-    status: str
-    reason: str
-    evidence: str
-    region: str
-    residuals_of: str
-    predicted: dict[str, float]
-    ratio: dict[str, float]
-    inside: dict[str, bool]
-
-
-def score(row: MeasuredRow) -> Scored:
-    """Predict one row through the estimate contract."""
-    answer = estimate(row.request)
-    reason = "; ".join(answer["reasons"])
-    if answer["status"] != "ok":
-        return Scored(row, answer["status"], reason, "", "", "", {}, {}, {})
-    perf = answer["perf"]
-    predicted, ratio, inside = {}, {}, {}
-    for metric, (value, stat) in row.measured.items():
-        if metric == "output_tok_per_s":
-            guess = perf["output_tok_per_s"]
-            low, high = perf["interval80"]["output_tok_per_s"]
-        else:
-            if perf[f"{metric}_ms"] is None:
-                continue
-            guess = perf[f"{metric}_ms"][stat]
-            middle = perf[f"{metric}_ms"]["p50"]
-            low, high = (bound * guess / middle for bound in perf["interval80"][f"{metric}_ms"])
-        predicted[metric] = guess
-        ratio[metric] = guess / value
-        inside[metric] = low <= value <= high
-    where, whose = perf["load_region"], perf["residuals_of"]
-    return Scored(row, "ok", reason, answer["evidence"], where, whose, predicted, ratio, inside)
-
-
-def score_group(rows: Sequence[MeasuredRow]) -> list[Scored]:
-    """Rows of one deployment, so that step tables are built once."""
-    return [score(row) for row in rows]
-
-
-def score_all(rows: Iterable[MeasuredRow], jobs: int) -> list[Scored]:
-    """Score rows in ``jobs`` processes, grouped by deployment."""
-    groups: dict[str, list[MeasuredRow]] = defaultdict(list)
-    for row in rows:
-        parts = [row.request.get(k) for k in ("engine", "model", "gpu", "precision", "tp", "pp", "ep", "dp")]
-        groups[json.dumps(parts)].append(row)
-    ordered = [groups[key] for key in sorted(groups)]
-    if jobs <= 1:
-        return [scored for group in ordered for scored in score_group(group)]
-    with ProcessPoolExecutor(jobs) as pool:
-        return [scored for group in pool.map(score_group, ordered, chunksize=1) for scored in group]
 
 
 def with_slot_short(row: MeasuredRow) -> MeasuredRow:

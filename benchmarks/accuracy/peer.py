@@ -13,13 +13,11 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.accuracy.scoring import Scored
 from planner.catalog import get_gpu, get_model
 from planner.errors import PlannerError
-
-if TYPE_CHECKING:
-    from benchmarks.accuracy.latency import Scored
 
 SYSTEM_BACKENDS = {"vllm": "vllm", "tensorrt_llm": "trtllm"}
 GEMM = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4"}

@@ -7,13 +7,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.accuracy.scoring import Scored
 from planner.evidence import Evidence
 from planner.serving import bands
-
-if TYPE_CHECKING:
-    from benchmarks.accuracy.latency import Scored
 
 RESIDUALS = Path(__file__).resolve().parents[2] / "planner" / "serving" / "data" / "residuals.json"
 READ_WITH_SETTINGS = "serving"

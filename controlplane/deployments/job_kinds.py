@@ -10,9 +10,9 @@ from django.core.exceptions import ValidationError
 from controlplane.core.access import Actor
 from controlplane.deployments import calibrating, probing, reporting, settling
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun
-from controlplane.jobs.kinds import JobKind, NodeJobKind, register
+from controlplane.jobs.kinds import JobKind, NodeJobKind, Work, register
 from controlplane.jobs.models import Job
-from controlplane.jobs.running import JobFailed, RunningJob
+from controlplane.jobs.running import JobFailed
 from controlplane.jobs.services import submit_job
 from planner.jsonio import from_json
 from runners.contracts import (
@@ -246,7 +246,7 @@ class FitCalibration(JobKind):
     label = "Fit a calibration"
     queue = "plan"
 
-    def run(self, job: RunningJob) -> Calibration:
+    def run(self, job: Work) -> Calibration:
         """Fit; the row is written by the service."""
         probe = ProbeRun.objects.select_related("deployment__node__node_type__gpu_model").filter(
             pk=job.payload["probe"]

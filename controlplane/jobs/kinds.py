@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from django.apps import apps
 
@@ -25,9 +25,24 @@ from runners.contracts import (
 if TYPE_CHECKING:
     from controlplane.core.access import Actor
     from controlplane.jobs.models import Job
-    from controlplane.jobs.running import RunningJob
 
 NodeCommand = LaunchCommand | ProbeCommand | CancelCommand | StopCommand | DiscoverCommand
+
+
+class Work(Protocol):
+    """What a kind sees of its job while it runs: payload in; progress, log lines and the wish to stop."""
+
+    job: Job
+    payload: dict[str, Any]
+
+    def progress(self, share: float, step: str) -> None:
+        """Say how far (0..1) and what is being done; raises when the work is to stop."""
+
+    def log(self, text: str) -> None:
+        """Append one line to the job's log."""
+
+    def should_cancel(self) -> bool:
+        """Whether to stop as soon as possible; cheap enough to ask often."""
 
 
 class JobKind:
@@ -39,7 +54,7 @@ class JobKind:
     max_attempts: ClassVar[int] = 3
     deadline: ClassVar[dt.timedelta] = dt.timedelta(hours=1)
 
-    def run(self, job: RunningJob) -> Any:
+    def run(self, job: Work) -> Any:
         """Do the work, outside any transaction. Report through ``job``; raise to fail. The answer goes to ``store``."""
         raise NotImplementedError
 

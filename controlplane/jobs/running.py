@@ -35,7 +35,7 @@ class JobFailed(Exception):  # noqa: N818 - raised by kinds to end a job with a 
 
 
 class RunningJob:
-    """What a kind sees of its job: payload in; progress, log lines and the wish to stop."""
+    """The ``Work`` of a claimed job: what its kind reports goes to the row, what users wish comes back."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -8,9 +8,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.core.access import Actor
-from controlplane.jobs.kinds import JobKind, register
+from controlplane.jobs.kinds import JobKind, Work, register
 from controlplane.jobs.models import Job
-from controlplane.jobs.running import JobFailed, RunningJob
+from controlplane.jobs.running import JobFailed
 from controlplane.planning import curves, mapping, services
 from controlplane.planning.curves import Drawn
 from controlplane.planning.models import Plan
@@ -30,7 +30,7 @@ class ComputePlan(JobKind):
     queue = "plan"
     deadline = dt.timedelta(hours=2)
 
-    def run(self, job: RunningJob) -> tuple[PlanResult, list[Drawn]]:
+    def run(self, job: Work) -> tuple[PlanResult, list[Drawn]]:
         """Map, ask the planner, watch for the wish to stop."""
         from planner.plan import make_plan
 
@@ -83,7 +83,7 @@ class DrawCurves(JobKind):
     queue = "plan"
     deadline = dt.timedelta(minutes=15)
 
-    def run(self, job: RunningJob) -> list[Drawn]:
+    def run(self, job: Work) -> list[Drawn]:
         """From the snapshot of the plan alone."""
         plan = Plan.objects.filter(pk=job.payload["plan"]).first()
         if plan is None or plan.request is None or plan.result is None:

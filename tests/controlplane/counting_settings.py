@@ -25,15 +25,14 @@ class CountingConfig(AppConfig):
 
     def ready(self) -> None:
         """Payload: ``steps``, and ``pause_s`` before each of them in the first attempt."""
-        from controlplane.jobs.kinds import JobKind, register
-        from controlplane.jobs.running import RunningJob
+        from controlplane.jobs.kinds import JobKind, Work, register
 
         @register
         class Count(JobKind):
             kind = "test.count"
             label = "Count"
 
-            def run(self, job: RunningJob) -> dict[str, Any]:
+            def run(self, job: Work) -> dict[str, Any]:
                 steps = job.payload["steps"]
                 for step in range(steps):
                     job.progress(step / steps, f"Step {step + 1} of {steps}")

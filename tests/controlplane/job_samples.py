@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.jobs import kinds, running, services
+from controlplane.jobs import kinds, services
 from controlplane.jobs.models import Job
 from planner.jsonio import to_json
 from runners.contracts import DISCOVER_TASK, DiscoverCommand, Observation
@@ -20,10 +20,10 @@ class Recorder(kinds.JobKind):
     max_attempts = 2
 
     def __init__(self) -> None:
-        self.act: Callable[[running.RunningJob], Any] = lambda job: {"answer": 42}
+        self.act: Callable[[kinds.Work], Any] = lambda job: {"answer": 42}
         self.ended: list[str] = []
 
-    def run(self, job: running.RunningJob) -> Any:
+    def run(self, job: kinds.Work) -> Any:
         return self.act(job)
 
     def on_failed(self, job: Job) -> None:

@@ -95,7 +95,7 @@ def test_one_of_many_claims_wins(recorder: Recorder) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_failure_says_what_and_what_to_do(recorder: Recorder) -> None:
-    def act(job: running.RunningJob) -> None:
+    def act(job: kinds.Work) -> None:
         job.progress(0.5, "Half way")
         raise running.JobFailed("The fleet is empty.", "Add a node.")
 
@@ -122,7 +122,7 @@ def test_fault_of_ours_ends_the_job_with_a_trace_in_its_log(recorder: Recorder) 
 def test_cancel_is_stored_first_and_obeyed(recorder: Recorder) -> None:
     job = submit()
 
-    def act(running_job: running.RunningJob) -> None:
+    def act(running_job: kinds.Work) -> None:
         services.request_cancel(actor=None, job=Job.objects.get(pk=job.pk))
         assert Job.objects.get(pk=job.pk).state == Job.State.RUNNING
         running_job.progress(0.2, "Goes on")
@@ -203,7 +203,7 @@ def test_heartbeat_thread_notices_cancel(recorder: Recorder, settings: Any) -> N
     settings.JOB_HEARTBEAT_S = 0.05
     job = submit()
 
-    def act(running_job: running.RunningJob) -> str:
+    def act(running_job: kinds.Work) -> str:
         Job.objects.filter(pk=job.pk).update(cancel_requested_at=timezone.now())
         for _ in range(100):
             if running_job.should_cancel():
@@ -217,7 +217,7 @@ def test_heartbeat_thread_notices_cancel(recorder: Recorder, settings: Any) -> N
 
 @pytest.mark.django_db(transaction=True)
 def test_transient_database_failure_requeues(recorder: Recorder) -> None:
-    def act(job: running.RunningJob) -> None:
+    def act(job: kinds.Work) -> None:
         raise OperationalError("database is locked")
 
     recorder.act = act
@@ -286,7 +286,7 @@ def test_every_kind_has_a_label_and_a_queue() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_validation_errors_of_a_run_are_shown(recorder: Recorder) -> None:
-    def act(job: running.RunningJob) -> None:
+    def act(job: kinds.Work) -> None:
         raise ValidationError("The scenario has no workloads; add at least one.")
 
     recorder.act = act

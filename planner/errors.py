@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 
 class PlannerError(ValueError):
     """Base of all planner errors; safe to show to a user.
@@ -45,6 +47,14 @@ class CancelledError(PlannerError):
     """The caller asked to stop."""
 
 
+def as_written(value: object) -> str:
+    """A value as a configuration writes it: JSON, with a text in quotes; what JSON cannot say as Python does."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
 def _shorten(value: object, limit: int = 80) -> str:
-    text = repr(value)
+    text = as_written(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

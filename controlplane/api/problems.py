@@ -15,11 +15,12 @@ from django.db.models import ProtectedError
 from django.http import Http404
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
+from rest_framework.request import Empty
 from rest_framework.response import Response
 
 from controlplane.core.services import StaleVersionError
 from controlplane.core.tables import TableError
-from planner.errors import InputError, PlannerError
+from planner.errors import InputError, PlannerError, as_written
 
 log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
@@ -184,10 +185,10 @@ def conflict_of(error: DjangoValidationError) -> Exception:
 
 
 def shown(value: Any) -> Any:
-    """A value short enough to repeat in an answer."""
+    """A value short enough to repeat in an answer: a text as it is, a list or an object as its JSON."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else as_written(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
 
 
@@ -286,7 +287,8 @@ def _value(data: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def _data(request: Any) -> Any:
-    """The body, when it was read without fault; of a GET the query."""
-    if request is not None and request.method == "GET":
+    """The body, when it was read without fault; of a GET, and before a body is read, the query."""
+    body = getattr(request, "_full_data", None)
+    if request is not None and (request.method == "GET" or body is Empty):
         return request.query_params
-    return getattr(request, "_full_data", None)
+    return body

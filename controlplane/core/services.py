@@ -13,6 +13,7 @@ from django.db import models, transaction
 
 from controlplane.core.access import Actor
 from controlplane.core.models import ChangeLog, User
+from planner.errors import as_written
 
 M = TypeVar("M", bound=models.Model)
 _SKIPPED = {"password", "digest", "version", "created_at", "updated_at"}
@@ -123,7 +124,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, (dict, list)):
-        text = repr(value)
+        text = as_written(value)
         return value if len(text) <= _LONG else f"{text[:_LONG]}…"
     text = str(value)
     return text if len(text) <= _LONG else f"{text[:_LONG]}…"

@@ -15,7 +15,7 @@ from controlplane.core.models import BaseModel
 from planner.catalog import check_partition
 from planner.economics.currency import BASE, currency_code
 from planner.economics.tariff import EnergyPrice, TariffBand, hourly_prices
-from planner.errors import InputError
+from planner.errors import InputError, as_written
 from planner.jsonio import from_json
 
 ENGINES = ("vllm", "tensorrt_llm")
@@ -37,7 +37,7 @@ def validate_currency(value: object) -> None:
     try:
         currency_code(str(value), "currency")
     except InputError as error:
-        raise ValidationError(f"{error.message} (got {str(value)[:20]!r}). {error.remedy}") from error
+        raise ValidationError(f"{error.message} (got {as_written(str(value)[:20])}). {error.remedy}") from error
 
 
 def validate_bands(value: object) -> None:

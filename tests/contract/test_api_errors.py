@@ -208,6 +208,40 @@ def test_a_wrong_query_is_refused_not_ignored(viewer_api: APIClient, node: Node,
     assert field in faults(problem(viewer_api.get(f"{V1}/nodes/?{query}"), 400, "validation"))
 
 
+@pytest.mark.parametrize(
+    "path", ["", "me/", "catalogue/gpus/H100/", "catalogue/models/Qwen/Qwen3-8B/", "catalogue/traces/", "jobs/"]
+)
+def test_no_read_ignores_what_it_does_not_know(viewer_api: APIClient, path: str) -> None:
+    assert viewer_api.get(f"{V1}/{path}").status_code == 200
+    fault = faults(problem(viewer_api.get(f"{V1}/{path}?fied=id"), 400, "validation"))["fied"]
+    assert (fault["value"], "no such parameter" in fault["message"]) == ("id", True)
+
+
+def test_no_change_ignores_a_misspelt_parameter(operator_api: APIClient, site: Site) -> None:
+    rows = "name,slug,currency\nElsewhere,elsewhere,USD\n"
+    for query in ("dryrun=true", "dry-run=true&dry_run=true"):
+        response = operator_api.generic("POST", f"{V1}/sites/import/?{query}", rows, content_type="text/csv")
+        fault = faults(problem(response, 400, "validation"))[query.partition("=")[0]]
+        assert (fault["value"], "dry_run" in fault["message"]) == ("true", True)
+    problem(operator_api.post(f"{V1}/sites/?brief=1", {"name": "Elsewhere", "slug": "elsewhere"}), 400, "validation")
+    problem(operator_api.delete(f"{V1}/sites/{site.pk}/?force=1", HTTP_IF_MATCH="*"), 400, "validation")
+    assert list(Site.objects.values_list("pk", flat=True)) == [site.pk]
+
+
+def test_a_key_on_a_method_that_does_not_apply(operator_api: APIClient) -> None:
+    for path in ("me/", "catalogue/gpus/", "endpoints/"):
+        problem(operator_api.post(f"{V1}/{path}?x=1", {}, HTTP_IDEMPOTENCY_KEY="k"), 405, "method-not-allowed")
+
+
+def test_a_value_stands_as_it_was_written(planner_api: APIClient) -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": {"a": True, "b": None}}
+    body = problem(planner_api.post(f"{V1}/models/", {"model_id": "us/odd", "config": config}), 400, "validation")
+    assert faults(body)["config"]["value"].startswith('{"architectures": ["LlamaForCausalLM"], "model_type"')
+    assert 'hidden_size: must be an integer (got {"a": true, "b": null})' in body["detail"]
+    body = problem(planner_api.post(f"{V1}/models/", {"model_id": ["é", None], "config": config}), 400, "validation")
+    assert faults(body)["model_id"]["value"] == '["é", null]'
+
+
 @pytest.mark.parametrize("query", ["id=" + "9" * 30, "search=%00", "name=%00", "name=%ff", "usd_per_kwh__gte=1e40"])
 def test_absurd_queries_do_not_break(viewer_api: APIClient, query: str) -> None:
     assert viewer_api.get(f"{V1}/sites/?{query}").status_code in (200, 400)

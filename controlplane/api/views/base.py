@@ -48,12 +48,17 @@ class OneRenderer(DefaultContentNegotiation):
 
 
 class ApiMixin:
-    """Bounds the body, and keeps the answer to a request that carries an idempotency key."""
+    """Bounds the body, refuses unknown parameters, keeps the answer to a request that carries an idempotency key."""
 
     content_negotiation_class: type[BaseContentNegotiation] = OneRenderer
     max_body_bytes: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     changes_nothing: ClassVar[bool] = False  # POST here computes only
     changing_role: ClassVar[Role | None] = None  # asked for before the body is read; the services ask again, by site
+    query_names: ClassVar[tuple[str, ...]] = ()  # what it takes in its query; of an act given with @action
+
+    def known_query(self, request: Request) -> tuple[str, ...] | None:
+        """Names that the query may hold; None: another part of the view refuses what is unknown."""
+        return self.query_names
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Before the method runs."""
@@ -63,10 +68,14 @@ class ApiMixin:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
         if self.changing_role is not None and request.method in CHANGING:
             access.require_anywhere(actor_of(request), self.changing_role)
+        method = (request.method or "").lower()
+        if method == "options" or not hasattr(self, method):
+            return
+        if (known := self.known_query(request)) is not None:
+            refuse_unknown(request, known)
         key = request.headers.get(idempotency.HEADER)
         if key is not None and request.method in CHANGING and not self.changes_nothing:
-            name = request.method.lower()
-            setattr(self, name, partial(idempotency.run_once, getattr(self, name), key))
+            setattr(self, method, partial(idempotency.run_once, getattr(self, method), key))
 
 
 def actor_of(request: Request) -> User:
@@ -100,13 +109,12 @@ class ReadViewSet(ApiMixin, mixins.ListModelMixin, mixins.RetrieveModelMixin, vi
     lookup_value_regex = "[0-9]{1,18}"
     search_fields: ClassVar[tuple[str, ...]] = ()
     ordering_fields: ClassVar[tuple[str, ...]] = ("id",)
-    query_names: ClassVar[tuple[str, ...]] = ()  # what a reading act takes in its query; given with @action
 
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Before the method runs; lists refuse unknown parameters by their filters."""
-        super().initial(request, *args, **kwargs)
-        if request.method in ("GET", "HEAD") and self.action and self.action != "list":
-            refuse_unknown(request, ("brief", "fields") if self.action == "retrieve" else self.query_names)
+    def known_query(self, request: Request) -> tuple[str, ...] | None:
+        """Those of the act; lists refuse by their filters."""
+        if self.action == "list":
+            return None
+        return ("brief", "fields") if self.action == "retrieve" else self.query_names
 
     def get_object(self) -> Any:
         """The record of the path; its filters are those of lists only."""

@@ -13,7 +13,6 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from controlplane.api.filters import refuse_unknown
 from controlplane.api.serializers import catalogue as shapes
 from controlplane.api.views.base import ApiMixin
 from planner import catalog
@@ -28,11 +27,6 @@ class CatalogueView(ApiMixin, APIView):
 
     serializer: type[Serializer]
     query_names: ClassVar[tuple[str, ...]] = ("search",)
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Before the method runs; an unknown parameter is refused."""
-        super().initial(request, *args, **kwargs)
-        refuse_unknown(request, self.query_names)
 
     def answer(self, request: Request, items: Iterable[Any]) -> Response:
         """All that hold the text of ``search``."""

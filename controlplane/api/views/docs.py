@@ -50,6 +50,10 @@ class NowhereView(ApiMixin, APIView):
     permission_classes = (AllowAny,)
     schema = None
 
+    def known_query(self, request: Request) -> tuple[str, ...] | None:
+        """Any: that there is nothing comes first."""
+        return None
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Say that there is nothing."""
         super().initial(request, *args, **kwargs)

@@ -76,7 +76,13 @@ class TableViewSet(RecordViewSet):
         },
         responses=shapes.ImportReportSerializer,
     )
-    @action(detail=False, methods=["post"], url_path="import", parser_classes=parsing.FILE_PARSERS)
+    @action(
+        detail=False,
+        methods=["post"],
+        url_path="import",
+        parser_classes=parsing.FILE_PARSERS,
+        query_names=("dry_run",),
+    )
     def import_file(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Import a CSV or XLSX file, wholly or not at all; every faulty row is named."""
         file = request.data.get("file") if hasattr(request.data, "get") else None

@@ -48,6 +48,13 @@ def has_role(actor: User | AnonymousUser | None, role: Role, site: Site | None =
     return held is not None and _RANK[held] >= _RANK[role]
 
 
+def has_role_anywhere(actor: User | AnonymousUser | None, role: Role) -> bool:
+    """Whether ``actor`` has at least ``role`` everywhere or at some site."""
+    if has_role(actor, role) or not isinstance(actor, User) or not actor.is_active:
+        return has_role(actor, role)
+    return any(_RANK[Role(held)] >= _RANK[role] for held in actor.site_roles.values_list("role", flat=True))
+
+
 def require(actor: User | AnonymousUser | None, role: Role, site: Site | None = None) -> None:
     """Raise PermissionDenied, saying which role is missing, unless ``actor`` has at least ``role``."""
     if has_role(actor, role, site):
@@ -63,8 +70,5 @@ def require_anywhere(actor: User | AnonymousUser | None, role: Role) -> None:
 
     For a refusal before anything is read; the act itself asks for the role at the site that it is about.
     """
-    if has_role(actor, role) or not isinstance(actor, User):
-        return require(actor, role)
-    if not any(_RANK[Role(held)] >= _RANK[role] for held in actor.site_roles.values_list("role", flat=True)):
+    if not has_role_anywhere(actor, role):
         require(actor, role)
-    return None

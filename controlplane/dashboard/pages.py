@@ -16,9 +16,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect, render
 from django.urls import reverse
 
-from controlplane.core.access import has_role, require
+from controlplane.core.access import has_role, has_role_anywhere, require, require_anywhere
 from controlplane.core.models import Role, User
 from controlplane.dashboard import fmt
+from controlplane.inventory.models import Site
 from planner.errors import PlannerError
 
 View = Callable[..., HttpResponse]
@@ -55,14 +56,14 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     return entries
 
 
-def page(role: Role = Role.VIEWER) -> Callable[[View], View]:
-    """A page for signed-in users of at least ``role``."""
+def page(role: Role = Role.VIEWER, *, anywhere: bool = False) -> Callable[[View], View]:
+    """A page for signed-in users of at least ``role``; ``anywhere``: at some site is enough, the act asks again."""
 
     def wrap(view: View) -> View:
         @login_required
         @wraps(view)
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            require(actor(request), role)
+            (require_anywhere if anywhere else require)(actor(request), role)
             fmt.use_currency(settings.CURRENCY)
             return view(request, *args, **kwargs)
 
@@ -109,13 +110,24 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
-def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-    """Render a page with what the user may do and where it is."""
-    may = {
-        "plan": has_role(request.user, Role.PLANNER),
-        "operate": has_role(request.user, Role.OPERATOR),
-        "admin": has_role(request.user, Role.ADMIN),
-    }
+def may_do(request: HttpRequest, site: Site | None = None, *, anywhere: bool = False) -> dict[str, bool]:
+    """Which acts to offer: by the user's role, at ``site`` when the page is about one, or at any site."""
+    roles = {"plan": Role.PLANNER, "operate": Role.OPERATOR, "admin": Role.ADMIN}
+    if anywhere:
+        return {word: has_role_anywhere(request.user, role) for word, role in roles.items()}
+    return {word: has_role(request.user, role, site) for word, role in roles.items()}
+
+
+def show(
+    request: HttpRequest,
+    template: str,
+    context: dict[str, Any] | None = None,
+    status: int = 200,
+    *,
+    site: Site | None = None,
+) -> HttpResponse:
+    """Render a page with where it is and what the user may do, at ``site`` when the page is about one."""
+    may = may_do(request, site)
     return render(request, template, {"may": may, "here": request.get_full_path(), **(context or {})}, status=status)
 
 

@@ -12,10 +12,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 
+from controlplane.core.access import require
 from controlplane.core.models import Role
 from controlplane.dashboard import figures, fmt, phases, selectors, undo
 from controlplane.dashboard.forms import DeploymentForm
-from controlplane.dashboard.pages import act, actor, back, page, paginate, sentence, show
+from controlplane.dashboard.pages import act, actor, back, may_do, page, paginate, sentence, show
 from controlplane.dashboard.probeform import ProbeForm
 from controlplane.dashboard.views.jobs import progress_context
 from controlplane.deployments import calibrating, probing, services
@@ -39,6 +40,7 @@ def deployments(request: HttpRequest) -> HttpResponse:
         "workloads": Workload.objects.order_by("name").values_list("slug", "name"),
         "emulated": any(row.emulated for row in listed),
     }
+    context["may"] = may_do(request, anywhere=True)
     return show(request, "dashboard/deployments.html", context)
 
 
@@ -74,10 +76,10 @@ def _deployment_page(request: HttpRequest, pk: uuid.UUID, refused: ProbeForm | N
         context |= progress_context(request, busy)
     if refused is not None:  # a reload or sign-in from here goes to the page, not to the POST
         context["here"] = reverse("dashboard:deployment", args=[record.pk])
-    return show(request, "dashboard/deployment.html", context, status=422 if refused else 200)
+    return show(request, "dashboard/deployment.html", context, 422 if refused else 200, site=record.node.site)
 
 
-@page(Role.OPERATOR)
+@page(Role.OPERATOR, anywhere=True)
 def create(request: HttpRequest) -> HttpResponse:
     """A deployment by hand: one engine on GPUs of one node, outside any plan."""
     form = DeploymentForm(request.POST or None, initial=_asked_for(request))
@@ -124,6 +126,7 @@ def stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 def probe(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Measure a running deployment at the load stated."""
     record = get_object_or_404(Deployment, pk=pk)
+    require(actor(request), Role.OPERATOR, record.node.site)  # before faults of a form that they are not shown
     form = ProbeForm(request.POST)
     if not form.is_valid():
         return _deployment_page(request, pk, refused=form)

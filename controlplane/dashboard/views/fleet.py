@@ -75,8 +75,8 @@ def node(request: HttpRequest, slug: str) -> HttpResponse:
         "map": fleetview.fleet_map([row], "workload"),
     }
     if request.headers.get("HX-Request"):
-        return show(request, "dashboard/_node_panel.html", context)
-    return show(request, "dashboard/fleet_node.html", context)
+        return show(request, "dashboard/_node_panel.html", context, site=record.site)
+    return show(request, "dashboard/fleet_node.html", context, site=record.site)
 
 
 @page()

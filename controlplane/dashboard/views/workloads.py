@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 from django.contrib import messages
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 
+from controlplane.core.access import require
 from controlplane.core.models import Role
+from controlplane.core.services import StaleVersionError
 from controlplane.core.undo import keep
 from controlplane.dashboard import figures_load, fmt, memoryview, palette, selectors, undo
 from controlplane.dashboard.chart import Chart
@@ -25,6 +27,10 @@ from planner.serving.types import Lengths
 
 DRAWN = 2000
 """Requests drawn to show a distribution."""
+CHANGED_MEANWHILE = (
+    "Somebody changed this workload since you opened it, so nothing is stored yet. What you typed stands below. Open "
+    "the workload in another tab to see the other change; save again to put yours in its place."
+)
 
 
 @page()
@@ -63,7 +69,7 @@ def workload(request: HttpRequest, slug: str) -> HttpResponse:
         "charts": demand_charts(record),
         "deployments": selectors.deployment_list({"workload": slug})[:20],
     }
-    return show(request, "dashboard/workload.html", context)
+    return show(request, "dashboard/workload.html", context, site=record.site)
 
 
 def demand_charts(record: Workload) -> list[Chart]:
@@ -100,11 +106,13 @@ def drawn(lengths: Lengths) -> list[int]:
     return [lengths.value] * DRAWN
 
 
-@page(Role.PLANNER)
+@page(Role.PLANNER, anywhere=True)
 def edit(request: HttpRequest, slug: str | None = None) -> HttpResponse:
     """Describe a new workload or change one."""
     record = get_object_or_404(Workload, slug=slug) if slug else Workload()
-    version = record.version if slug else None
+    if slug:
+        require(actor(request), Role.PLANNER, record.site)
+    version = _version_read(request, record) if slug else None
     form = WorkloadForm(request.POST or None, instance=record)
     slo = SloFormSet(request.POST or None, instance=record, prefix="slo")
     if request.method == "POST" and form.is_valid() and slo.is_valid():
@@ -122,6 +130,11 @@ def edit(request: HttpRequest, slug: str | None = None) -> HttpResponse:
             )
         except ValidationError as error:
             form.add_error(None, error)
+        except PermissionDenied as error:
+            form.add_error("site", str(error))
+        except StaleVersionError as error:
+            version = error.current
+            form.add_error(None, CHANGED_MEANWHILE)
         else:
             messages.info(request, f"{saved.name} is stored.")
             return redirect("dashboard:workload", saved.slug)
@@ -129,13 +142,20 @@ def edit(request: HttpRequest, slug: str | None = None) -> HttpResponse:
         "form": form,
         "slo": slo,
         "workload": record if slug else None,
+        "version": version,
         "models": services.model_choices(),
         "charts": _drawn_charts(form) if request.method == "POST" else demand_charts(record),
     }
     return show(request, "dashboard/workload_edit.html", context, status=422 if form.errors else 200)
 
 
-@page(Role.PLANNER)
+def _version_read(request: HttpRequest, record: Workload) -> int:
+    """The version that the form was filled from; a form without it changes what is there now."""
+    text = request.POST.get("version", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else record.version
+
+
+@page(Role.PLANNER, anywhere=True)
 def draw(request: HttpRequest) -> HttpResponse:
     """The lengths drawn from a half-filled form, while typing."""
     return show(request, "dashboard/_drawn.html", {"charts": _drawn_charts(WorkloadForm(request.POST))})

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cache
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value.tolist()]
     if isinstance(value, np.generic):
         return to_json(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"not a finite number: {value}")
     if isinstance(value, dict):
         return {str(key): to_json(item) for key, item in value.items()}
@@ -48,27 +48,37 @@ def from_json(cls: type[T], data: Any, path: str = "") -> T:
     return typing.cast(T, _convert(cls, data, path or cls.__name__))
 
 
+def _plain(kind: Any, data: Any) -> bool:
+    """Whether ``data`` already is the ``kind`` of number or text asked for: true of nearly all that is read."""
+    return type(data) is kind and (kind is str or kind is int or kind is bool or (kind is float and isfinite(data)))
+
+
+@cache
+def _form(kind: Any) -> tuple[bool, Any, tuple[Any, ...]]:
+    """Whether an annotation is a dataclass, and its origin and arguments."""
+    return dataclasses.is_dataclass(kind), typing.get_origin(kind), typing.get_args(kind)
+
+
 def _convert(kind: Any, data: Any, path: str) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is Any:
+    if kind is Any or _plain(kind, data):
         return data
-    if dataclasses.is_dataclass(kind):
+    is_dataclass, origin, args = _form(kind)
+    if is_dataclass:
         return _convert_dataclass(kind, data, path)
     if origin in (typing.Union, types.UnionType):
-        return _convert_union(typing.get_args(kind), data, path)
+        return _convert_union(args, data, path)
     if origin is typing.Literal:
-        if data not in typing.get_args(kind):
-            allowed = ", ".join(map(str, typing.get_args(kind)))
+        if data not in args:
+            allowed = ", ".join(map(str, args))
             raise InputError("unknown value", field=path, value=data, remedy=f"Use one of: {allowed}.")
         return data
     if origin in (tuple, list):
-        return _convert_sequence(origin, typing.get_args(kind), data, path)
+        return _convert_sequence(origin, args, data, path)
     if origin is np.ndarray:
         return _convert_array(kind, data, path)
     if origin is dict or kind is dict:
         if not isinstance(data, dict):
             raise InputError("must be an object", field=path, value=data)
-        args = typing.get_args(kind)
         return {key: _convert(args[1], item, f"{path}.{key}") for key, item in data.items()} if args else dict(data)
     return _convert_scalar(kind, data, path)
 
@@ -92,7 +102,7 @@ def _convert_scalar(kind: Any, data: Any, path: str) -> Any:
             raise InputError("unknown value", field=path, value=data, remedy=f"Use one of: {allowed}.") from None
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
-    if kind is float and isinstance(data, float) and not math.isfinite(data):
+    if kind is float and isinstance(data, float) and not isfinite(data):
         raise InputError("must be a finite number", field=path, value=data)
     if kind is int and isinstance(data, bool):
         raise InputError("must be an integer", field=path, value=data)
@@ -142,6 +152,8 @@ def _convert_sequence(origin: Any, args: tuple[Any, ...], data: Any, path: str) 
             _convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(args, data, strict=True))
         )
     kind = args[0] if args else Any
+    if all(_plain(kind, item) for item in data):
+        return origin(data)
     return origin(_convert(kind, item, f"{path}[{i}]") for i, item in enumerate(data))
 
 

@@ -30,6 +30,7 @@ from planner.recommend.mixes import mix_of
 from planner.recommend.router import router_config
 from planner.recommend.rules import rules_of_thumb
 from planner.recommend.runway import outlook
+from planner.recommend.ties import settle_ties, tie_note
 from planner.recommend.verdict import verdict
 from planner.serving.sessions import check_sessions
 from planner.verdict_types import Verdict
@@ -55,7 +56,8 @@ def make_plan(
     steps = _Steps(progress, should_cancel)
     found = _candidates(request, steps)
     steps.say(SIZING_SHARE, f"Placing {len(request.workloads)} workloads on {len(request.nodes)} nodes")
-    placement = solve(request, found)
+    cheapest = solve(request, found)
+    placement = settle_ties(asked, request, found, cheapest)
     steps.say(PLACING_SHARE, "Placing again with one engine alone")
     alone = plans_alone(request, found, placement)
     verdicts, mixes = _verdicts(request, found, placement, alone, steps)
@@ -90,7 +92,11 @@ def make_plan(
         stranded_after=stranded(request.nodes, placement.placements, shapes),
         consolidation=None if tidy is None else restored_moves(tidy, asked),
         moves=placement.moves,
-        notes=(*_notes(request, found, placement), *cheaper_alone(by_engine, symbol(request.currency))),
+        notes=(
+            *_notes(request, found, placement),
+            *tie_note(cheapest, placement, request.currency),
+            *(cheaper_alone(by_engine, symbol(request.currency)) if _engine_people(request) else ()),
+        ),
         purchased_nodes=placement.purchased_nodes,
         baselines=placement.baselines,
         rules=rules,
@@ -286,6 +292,11 @@ def _placed_usd(request: PlanRequest, placements: Sequence[Placement], bought: S
     """USD an hour of the GPUs in use; of one that is shared or in slices the parts in use."""
     nodes = {node.name: node for node in (*request.nodes, *bought)}
     return sum((usd_per_hour(item, nodes[item.node]) for item in placements), Decimal("0.0000"))
+
+
+def _engine_people(request: PlanRequest) -> bool:
+    """Whether people are paid for each engine in use."""
+    return request.operations.people_hours_per_engine_month * request.operations.people_usd_per_hour > 0
 
 
 def _idle_usd(request: PlanRequest, placed_usd: Decimal, bought: Sequence[PlanNode]) -> Decimal:

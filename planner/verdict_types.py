@@ -49,7 +49,8 @@ class Verdict:
     """Which engine for one workload, and how sure.
 
     ``margin`` is how much cheaper the chosen candidate is per million output tokens, as a share of the runner-up's
-    cost, with its 80 % interval. ``too_close`` when the interval holds zero.
+    cost, with its 80 % interval. ``too_close`` when the interval holds zero. ``tie`` says, where the two costs cannot
+    be told apart, which engine is taken and why; empty elsewhere.
     """
 
     workload: str
@@ -63,6 +64,7 @@ class Verdict:
     flip_points: tuple[FlipPoint, ...] = ()
     probe: str = ""  # the cheapest probe that would settle it
     tornado: tuple[Sensitivity, ...] = ()  # what moves the chosen candidate's cost most, largest first
+    tie: str = ""
 
 
 @dataclass(frozen=True, slots=True)

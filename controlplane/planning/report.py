@@ -98,7 +98,7 @@ def _load(workload: PlanWorkload) -> str:
 
 
 def facts(name: str, request: PlanRequest, result: PlanResult) -> list[list[Cell]]:
-    """What the bill rests on: the plan, GPU prices with their source, and notes."""
+    """What the bill rests on: the plan, GPU prices with their source, each verdict with its reason, and notes."""
     sign = unit(request.currency)
     lines: list[list[Cell]] = [
         ["Plan", name],
@@ -118,6 +118,7 @@ def facts(name: str, request: PlanRequest, result: PlanResult) -> list[list[Cell
     lines += [
         [f"Price of {gpu}, {sign} per GPU-hour", usd, basis, source] for gpu, usd, basis, source in sorted(priced)
     ]
+    lines += [["Verdict", verdict.workload, verdict.sentence] for verdict in result.verdicts]
     return lines + [["Note", note] for note in result.notes]
 
 

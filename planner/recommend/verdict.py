@@ -13,12 +13,14 @@ from planner.evidence import Evidence, Interval
 from planner.mix_types import Mix
 from planner.plan_types import Candidate, Placement, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
+from planner.recommend.preference import SAME as SAME
+from planner.recommend.preference import engine_of as engine_of
+from planner.recommend.preference import is_tie, preferred
 from planner.recommend.room import finds_room
 from planner.recommend.tornado import tornado
 from planner.verdict_types import FlipPoint, Sensitivity, Verdict
 from planner.words import ENGINE_LABEL, figure, place_words, whole
 
-SAME = 0.005  # costs closer than half a percent are the same bill
 PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
 _Z80 = 1.281552
 
@@ -54,8 +56,7 @@ def verdict(
     best = {engine: best_of(_of(usable, engine), workload, request, Change()) for engine in ENGINE_LABEL}
     chosen = next((c for c in usable if c.id == placed), None)
     if chosen is None:
-        found = [(usd, c) for usd, c in (pair for pair in best.values() if pair is not None)]
-        chosen = min(found, key=lambda pair: (pair[0], -pair[1].replica_share, pair[1].id))[1] if found else None
+        chosen = _choice([pair for pair in best.values() if pair is not None], workload, request)
     if chosen is None:
         return _nothing(workload, candidates)
     engine = engine_of(chosen)
@@ -65,10 +66,11 @@ def verdict(
     runner_up = other[1]
     margin = margin_of(chosen, runner_up, workload, request)
     too_close = margin.low < SAME and margin.high > -SAME
-    room = margin.value >= 0 or finds_room(runner_up, workload, request, placements)
-    sentence = _sentence(chosen, runner_up, margin, too_close, flip_points, room)
+    tie = _tie_words(chosen, runner_up, workload, request, placements)
+    room = margin.value >= 0 or bool(tie) or finds_room(runner_up, workload, request, placements)
+    sentence = _sentence(chosen, runner_up, margin, too_close, flip_points, room, tie)
     if mix is not None and mix.placed:
-        sentence = mix.sentence
+        sentence, tie = mix.sentence, ""
         rival = next((r for r in mix.rivals if r.engine == engine_of(runner_up) and r.saving is not None), None)
         if rival is not None and rival.saving is not None:
             margin, too_close = rival.saving, rival.too_close
@@ -76,8 +78,9 @@ def verdict(
     probe = _probe(chosen, runner_up, request) if too_close else ""
     moves = tornado(chosen, workload, request)
     return Verdict(
-        workload.name, chosen.id, runner_up.id, engine, margin, too_close, sentence, reasons, flip_points, probe, moves
-    )
+        workload.name, chosen.id, runner_up.id, engine, margin, too_close, sentence, reasons, flip_points, probe, moves,
+        tie,
+    )  # fmt: skip
 
 
 def margin_of(chosen: Candidate, other: Candidate, workload: PlanWorkload, request: PlanRequest) -> Interval:
@@ -94,6 +97,12 @@ def margin_of(chosen: Candidate, other: Candidate, workload: PlanWorkload, reque
     return Interval(value, min(value, points[count // 10]), max(value, points[count - 1 - count // 10]))
 
 
+def tied(first: Candidate, second: Candidate, workload: PlanWorkload, request: PlanRequest) -> bool:
+    """Whether the figures cannot tell the costs of two candidates apart, whichever comes first."""
+    one, other = sorted((first, second), key=lambda candidate: candidate.id)
+    return is_tie(margin_of(one, other, workload, request))
+
+
 def capacity_factors(candidate: Candidate, deviations: Sequence[float]) -> tuple[float, ...]:
     """What a replica carries over what is predicted, so many standard deviations off: log-normal through its band.
 
@@ -106,11 +115,14 @@ def capacity_factors(candidate: Candidate, deviations: Sequence[float]) -> tuple
     return tuple(math.exp(z * (up if z > 0 else down)) for z in deviations)
 
 
-def engine_of(candidate: Candidate) -> str:
-    """Engine name of a candidate ("vllm", "tensorrt_llm"); its id says it when there are no settings."""
-    if candidate.settings is not None:
-        return candidate.settings.engine.value
-    return candidate.id.removeprefix(candidate.workload + "/").split("/")[0]
+def _choice(best: Sequence[tuple[float, Candidate]], workload: PlanWorkload, request: PlanRequest) -> Candidate | None:
+    """Of the best of each engine the cheaper; where the two costs are a tie, the one to prefer."""
+    if not best:
+        return None
+    first, *rest = sorted(best, key=lambda pair: (pair[0], -pair[1].replica_share, pair[1].id))
+    if rest and tied(first[1], rest[0][1], workload, request):
+        return preferred(first[1], rest[0][1], workload, request).candidate
+    return first[1]
 
 
 def _of(candidates: Sequence[Candidate], engine: str) -> list[Candidate]:
@@ -143,13 +155,40 @@ def _alone(
     return Verdict(workload.name, chosen.id, None, engine, None, False, sentence, reasons, flips, "", moves)
 
 
+def _tie_words(
+    chosen: Candidate,
+    other: Candidate,
+    workload: PlanWorkload,
+    request: PlanRequest,
+    placements: Sequence[Placement],
+) -> str:
+    """Why the chosen one is taken where the costs are a tie; empty where they are none."""
+    if not tied(chosen, other, workload, request):
+        return ""
+    choice = preferred(chosen, other, workload, request)
+    if choice.candidate is chosen:
+        return f"{ENGINE_LABEL[engine_of(chosen)]} because {choice.because}"
+    room = finds_room(other, workload, request, placements)
+    ours, theirs = ENGINE_LABEL[engine_of(chosen)], ENGINE_LABEL[engine_of(other)]
+    kept = f"beside the other workloads the plan keeps to {ours}" if room else f"there is no room for {theirs}"
+    return f"{ours} although {theirs} would be preferred, {choice.because}: {kept}"
+
+
 def _sentence(
-    chosen: Candidate, other: Candidate, margin: Interval, too_close: bool, flips: tuple[FlipPoint, ...], room: bool
+    chosen: Candidate,
+    other: Candidate,
+    margin: Interval,
+    too_close: bool,
+    flips: tuple[FlipPoint, ...],
+    room: bool,
+    tie: str,
 ) -> str:
     ours, theirs = ENGINE_LABEL[engine_of(chosen)], ENGINE_LABEL[engine_of(other)]
     low, high = margin.low * 100, margin.high * 100
     band = f"({whole(low)} to {whole(high)} %)"
-    if too_close and abs(margin.value) < SAME:
+    if tie:
+        text = f"Equal at this cost {band}; {tie}." if high - low >= 1 else f"Equal at this cost; {tie}."
+    elif too_close and abs(margin.value) < SAME:
         text = f"Too close to call: {ours} and {theirs} cost the same here"
         text += f" {band}." if high - low >= 1 else f"; {_stronger(chosen, other)}."
     elif too_close:
@@ -197,7 +236,7 @@ def _reasons(
     )
     found += _dearer_bill_cheaper_token(chosen, other)
     if too_close:
-        found.append(_safer(chosen, other, workload))
+        found.append(_safer(chosen, other, workload, request))
     if chosen.evidence is not other.evidence or chosen.evidence is not Evidence.MEASURED:
         found.append(
             f"Known from: {ENGINE_LABEL[engine_of(chosen)]} {chosen.evidence.value}, "
@@ -283,36 +322,10 @@ def _compared(what: str, ours: float, theirs: float, chosen: Candidate, other: C
     )
 
 
-def _safer(chosen: Candidate, other: Candidate, workload: PlanWorkload) -> str:
-    """Which of two equals is the safer choice, and why: evidence, then room within the SLO, then ease of change."""
-    order = list(Evidence)
-    ranks = order.index(chosen.evidence), order.index(other.evidence)
-    if ranks[0] != ranks[1]:
-        better = chosen if ranks[0] < ranks[1] else other
-        return f"Safer: {ENGINE_LABEL[engine_of(better)]}, known from stronger evidence ({better.evidence.value})."
-    room = slo_use(chosen, workload), slo_use(other, workload)
-    if room[0] is not None and room[1] is not None and abs(room[0] - room[1]) > 0.05:
-        better, use = (chosen, room[0]) if room[0] < room[1] else (other, room[1])
-        return f"Safer: {ENGINE_LABEL[engine_of(better)]}, it uses {use * 100:.0f} % of the tightest SLO limit."
-    why = "adapters load at run time and it also runs on AMD and Intel"
-    if workload.revisions_per_month > 1:
-        why = f"{workload.revisions_per_month:g} revisions a month need no build, and " + why
-    return f"Safer: vLLM, {why}."
-
-
-def slo_use(candidate: Candidate, workload: PlanWorkload) -> float | None:
-    """Largest value / limit over the SLO targets at the planned load; None without SLO or figures."""
-    performance = candidate.performance
-    if performance is None or not workload.slo:
-        return None
-    found = []
-    for target in workload.slo:
-        values = {"ttft": performance.ttft_ms, "tpot": performance.tpot_ms, "e2e": performance.e2e_ms}.get(
-            target.metric
-        )
-        if values is not None:
-            found.append(getattr(values, target.stat) / target.limit_ms)
-    return max(found, default=None)
+def _safer(chosen: Candidate, other: Candidate, workload: PlanWorkload, request: PlanRequest) -> str:
+    """Which of two that are too close is the safer choice, and why."""
+    choice = preferred(chosen, other, workload, request, equal=False)
+    return f"Safer: {ENGINE_LABEL[engine_of(choice.candidate)]}, {choice.because.removeprefix('it is ')}."
 
 
 def _probe(chosen: Candidate, other: Candidate, request: PlanRequest) -> str:

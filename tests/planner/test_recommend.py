@@ -59,7 +59,8 @@ def test_overlapping_bands_are_too_close_and_name_the_probe() -> None:
 def test_equal_bills_say_which_engine_has_more_room() -> None:
     found = judged(banded("w", 0.80), banded("w", 0.60, engine="tensorrt_llm"))
     assert found.too_close
-    assert "cost the same here; vLLM could carry 33 % more on the same bill" in found.sentence
+    assert found.sentence == "Equal at this cost; vLLM because it could carry 33 % more on the same bill."
+    assert found.tie == "vLLM because it could carry 33 % more on the same bill"
 
 
 def test_margin_widens_with_either_band() -> None:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, log_axis, make
+from controlplane.dashboard.chart import Chart, Column, axis, bar, log_axis, make, scatter
 from controlplane.planning.comparing import Comparison, Difference, Line, Served
 from controlplane.planning.models import Plan
 
@@ -132,7 +130,7 @@ def _prices(found: Comparison) -> Chart:
         mid = [float(cell.usd_per_mtok_output or 0) for _, cell in kept]
         bands = [_band(cell) for _, cell in kept]
         traces.append(
-            go.Scatter(
+            scatter(
                 x=mid, y=[name for name, _ in kept], mode="markers", name=_short(label), orientation="h",
                 marker={"color": _colour(at), "size": 9, "symbol": SYMBOLS[at]},
                 error_x={
@@ -176,7 +174,7 @@ def _colour(at: int) -> str:
 def _by_plan(found: Comparison, lines: Sequence[tuple[str, Sequence[float]]], hover: str) -> list[Any]:
     """A bar of every line for each plan, in the plan's colour."""
     return [
-        go.Bar(
+        bar(
             y=[name for name, _ in lines], x=[values[at] for _, values in lines], orientation="h", name=_short(label),
             marker={"color": _colour(at)}, hovertemplate=f"%{{y}}<br>{label}: {hover}<extra></extra>",
         )

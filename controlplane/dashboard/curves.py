@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import figures_load, fmt, palette, planrow
-from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
+from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line, scatter
 from controlplane.dashboard.planrow import Json
 from planner.recommend.curves import BURST_PERIOD_S, bursts_s
 
@@ -202,11 +200,11 @@ def _series(curve: Curve, kept: list[tuple[float, Any, Json]], unit: str, at: in
     lows, highs = [value[1] for _, value, _ in kept], [value[2] for _, value, _ in kept]
     solid = [point["meets_slo"] for _, _, point in kept]
     return [
-        go.Scatter(
+        scatter(
             x=loads + loads[::-1], y=highs + lows[::-1], fill="toself", fillcolor=band, line={"width": 0},
             hoverinfo="skip", mode="lines", showlegend=False,
         ),
-        go.Scatter(
+        scatter(
             x=loads, y=[value[0] for _, value, _ in kept], mode="lines+markers", name=curve.label,
             line={"color": colour, "width": 2, "dash": DASHES[at % len(DASHES)]},
             marker={

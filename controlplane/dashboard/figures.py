@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, log_axis, make
+from controlplane.dashboard.chart import Chart, Column, axis, bar, log_axis, make, scatter, waterfall
 
 MEMORY_PARTS = (
     ("weights_gib", "weights", "Weights"),
@@ -61,7 +59,7 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
         colour = palette.ENGINE[engine]
         front = fronts[engine]
         traces.append(
-            go.Scatter(
+            scatter(
                 x=[x for x, _ in front], y=[y for _, y in front], mode="lines", hoverinfo="skip",
                 line={"color": colour, "width": 1.5}, name=fmt.engine_label(engine),
             )
@@ -69,7 +67,7 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
         furthest = front[-1][0] >= max(other[-1][0] for other in fronts.values())
         labels.append(_label(*(front[-1] if furthest else front[0]), fmt.engine_label(engine), colour, right=furthest))
         traces.append(
-            go.Scatter(
+            scatter(
                 x=[c["tok_s_per_user"] for c in points],
                 y=[c["tok_s_per_gpu"] for c in points],
                 mode="markers",
@@ -149,7 +147,7 @@ def memory_stack(bars: Sequence[tuple[str, Mapping[str, Any]]], ident: str = "me
         if not any(sizes):
             continue
         traces.append(
-            go.Bar(
+            bar(
                 y=labels, x=sizes, orientation="h", name=word, marker={"color": palette.MEMORY[key]},
                 hovertemplate=f"%{{y}}<br>{word}: %{{x:.2f}} GiB<extra></extra>",
             )
@@ -177,7 +175,7 @@ def cost_split(parts: Sequence[tuple[str, Decimal]], ident: str = "cost", *, not
     names = [name.replace(" ", "<br>", 1) for name, _ in rows] + ["Bill"]
     values = [float(value) for _, value in rows] + [float(total)]
     traces = [
-        go.Waterfall(
+        waterfall(
             x=names, y=values, measure=["relative"] * len(rows) + ["total"], text=[fmt.money(v) for v in values],
             textposition="outside", textfont={"color": palette.TEXT_2}, cliponaxis=False,
             increasing={"marker": {"color": palette.ACCENT}}, decreasing={"marker": {"color": palette.OK}},
@@ -203,13 +201,13 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
     if values:
         low, high = min(values) / 1.4 if log else 0.0, max(values) * 1.2
         traces.append(
-            go.Scatter(
+            scatter(
                 x=[low, high, high, low], y=[low * 0.85, high * 0.85, high * 1.15, low * 1.15], fill="toself",
                 fillcolor=palette.ACCENT_BAND, line={"width": 0}, mode="lines", hoverinfo="skip",
             )
         )  # fmt: skip
         line = {"color": palette.AXIS, "width": 1}
-        traces.append(go.Scatter(x=[low, high], y=[low, high], mode="lines", line=line, hoverinfo="skip"))
+        traces.append(scatter(x=[low, high], y=[low, high], mode="lines", line=line, hoverinfo="skip"))
     hover = f"%{{text}}<br>predicted %{{x:,.3g}} {unit}<br>measured %{{y:,.3g}} {unit}<extra></extra>"
     for emulated in (False, True):
         part = [r for r in rows if bool(r.get("emulated")) is emulated]
@@ -219,7 +217,7 @@ def predicted_measured(rows_in: Sequence[Mapping[str, Any]], *, metric: str, uni
         mid = [float(r["predicted"]) for r in part]
         bands = [_band(r) for r in part]
         traces.append(
-            go.Scatter(
+            scatter(
                 x=mid, y=[float(r["measured"]) for r in part], mode="markers",
                 error_x={
                     "type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": palette.AXIS,
@@ -263,7 +261,7 @@ def cost_by_workload(rows_in: Sequence[tuple[str, Any, Any]], *, ident: str = "c
         values = [fmt.as_float(row[index]) for row in rows_in]
         if any(value is not None for value in values):
             traces.append(
-                go.Bar(
+                bar(
                     y=names, x=values, orientation="h", name=fmt.engine_label(engine),
                     marker={"color": palette.ENGINE[engine]},
                     text=["" if v is None else fmt.money(v) for v in values], textposition="outside", cliponaxis=False,

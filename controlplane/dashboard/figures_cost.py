@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, edge_note, make, marker_line
+from controlplane.dashboard.chart import Chart, Column, axis, bar, edge_note, make, marker_line, scatter, waterfall
 from planner.economics.types import PriceSheet
 
 STEPS = 60
@@ -18,7 +16,7 @@ def price_waterfall(sheet: PriceSheet, ident: str, currency: str) -> Chart:
     """One GPU-hour, part by part, up to its price."""
     names = [_label(term.label) for term in sheet.terms] + ["GPU-hour"]
     values = [float(term.usd_per_gpu_hour) for term in sheet.terms] + [float(sheet.usd_per_gpu_hour)]
-    trace = go.Waterfall(
+    trace = waterfall(
         x=names, y=values, measure=["relative"] * len(sheet.terms) + ["total"],
         text=[fmt.money(value, currency=currency) for value in values], textposition="outside",
         textfont={"color": palette.TEXT_2}, cliponaxis=False,
@@ -51,7 +49,7 @@ def node_stack(sheets: Sequence[PriceSheet], currency: str) -> Chart:
         for label in labels
     }
     traces = [
-        go.Bar(
+        bar(
             y=names, x=amounts[label], orientation="h", name=_label(label),
             marker={"color": palette.CATEGORIES[at % len(palette.CATEGORIES)]},
             hovertemplate=f"%{{y}}<br>{_label(label)}: %{{x:,.2f}} {currency} / h<extra></extra>",
@@ -85,11 +83,11 @@ def break_even(
     own = [full / share for share in shares]
     crossing = full / other if other > 0 else None
     traces = [
-        go.Scatter(
+        scatter(
             x=shares, y=own, mode="lines", name=words[0], line={"color": palette.ACCENT, "width": 2},
             hovertemplate=f"{words[0]}<br>%{{x:.0%}} used<br>%{{y:.3f}} {unit}<extra></extra>",
         ),
-        go.Scatter(
+        scatter(
             x=shares, y=[other] * len(shares), mode="lines", name=words[1],
             line={"color": palette.ATTENTION, "width": 2},
             hovertemplate=f"{words[1]}<br>%{{y:.3f}} {unit}<extra></extra>",
@@ -121,7 +119,7 @@ def tenants(rows: Sequence[tuple[str, Decimal, Decimal]], currency: str) -> Char
     """Each tenant's month: ``rows`` of (tenant, used, idle head-room)."""
     names = [name for name, _, _ in rows]
     traces = [
-        go.Bar(
+        bar(
             y=names, x=[float(row[at]) for row in rows], orientation="h", name=word, marker={"color": colour},
             hovertemplate=f"%{{y}}<br>{word}: %{{x:,.2f}} {currency}<extra></extra>",
         )

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
+from controlplane.dashboard.chart import Chart, Column, axis, bar, edge_note, log_axis, make, marker_line, scatter
 
 
 def concurrency(points: Sequence[tuple[int, float]], planned: int) -> Chart:
@@ -19,7 +18,7 @@ def concurrency(points: Sequence[tuple[int, float]], planned: int) -> Chart:
     kept = [(length, held) for length, held in points if held > 0]
     line = {"color": palette.CATEGORIES[2], "width": 2}
     traces = [
-        go.Scatter(
+        scatter(
             x=[length for length, _ in kept], y=[held for _, held in kept], mode="lines+markers", line=line,
             marker={"size": 6, "color": palette.CATEGORIES[2]},
             hovertemplate="%{x:,} tokens each<br>%{y:,.3g} at once<extra></extra>",
@@ -54,7 +53,7 @@ def length_distribution(samples: Sequence[int], *, ident: str, title: str, colou
     shares = counts / values.size
     median, p99 = float(np.percentile(values, 50)), float(np.percentile(values, 99))
     traces = [
-        go.Bar(
+        bar(
             x=centres.tolist(), y=(shares * 100).tolist(), width=np.diff(edges).tolist(),
             marker={"color": colour, "line": {"color": palette.SURFACE, "width": 0.5}},
             text=[f"{int(a):,} to {int(b) - 1:,} tokens" for a, b in itertools.pairwise(edges)],
@@ -76,7 +75,7 @@ def length_distribution(samples: Sequence[int], *, ident: str, title: str, colou
 
 
 def _one_length(tokens: int, requests: int, ident: str, title: str, colour: str) -> Chart:
-    bar = go.Bar(
+    one = bar(
         x=[tokens], y=[100], width=[tokens / 12], marker={"color": colour}, textposition="none",
         hovertemplate=f"{tokens:,} tokens<br>every request<extra></extra>",
     )  # fmt: skip
@@ -87,7 +86,7 @@ def _one_length(tokens: int, requests: int, ident: str, title: str, colour: str)
     columns = (Column("Tokens", numeric=False), Column("Requests"), Column("Share", "%"))
     note = f"Every request has {tokens:,} tokens."
     return make(
-        ident, title, [bar], figure_layout, columns, [(f"{tokens:,}", requests, 100.0)], note=note, size="short"
+        ident, title, [one], figure_layout, columns, [(f"{tokens:,}", requests, 100.0)], note=note, size="short"
     )
 
 
@@ -105,7 +104,7 @@ def arrivals(times_s: Sequence[float], *, ident: str = "arrivals", title: str = 
     scale, unit = (60, "min") if end - start > 600 else (1, "s")
     x = ((edges[:-1] - start) / scale).tolist()
     traces = [
-        go.Scatter(
+        scatter(
             x=x, y=rates.tolist(), mode="lines", line={"color": palette.ACCENT, "width": 1.5, "shape": "hv"},
             fill="tozeroy", fillcolor=palette.ACCENT_BAND,
             hovertemplate=f"%{{x:.3g}} {unit}<br>%{{y:.3g}} req/s<extra></extra>",
@@ -135,7 +134,7 @@ def week(profile: Sequence[float], peak_per_s: float | None, *, ident: str = "we
     hours = list(range(values.size))
     names = [f"{DAYS[hour // 24]} {hour % 24}:00" for hour in hours]
     traces = [
-        go.Scatter(
+        scatter(
             x=hours, y=shown.tolist(), mode="lines", line={"color": palette.ACCENT, "width": 1.5, "shape": "hv"},
             fill="tozeroy", fillcolor=palette.ACCENT_BAND, customdata=names,
             hovertemplate=f"%{{customdata}}<br>%{{y:.3g}} {unit}<extra></extra>",
@@ -175,7 +174,7 @@ def burst_timeline(
         lines.append(("In transfer", list(transferring), palette.CATEGORIES[3]))
     traces = [_series(t, values, word, colour, "y") for word, values, colour in lines]
     cache = _series(t, kv, "KV cache in use", palette.CATEGORIES[2], "y2", " %")
-    traces.append(cache.update(showlegend=False))  # alone on its axis, which names it
+    traces.append({**cache, "showlegend": False})  # alone on its axis, which names it
     end = max(t)
     figure_layout = {
         "xaxis": axis("Time", "s", anchor="y2", range=[0, end]),
@@ -212,7 +211,7 @@ def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, iden
         values = [100 * (fmt.as_float(report.get(key)) or 0.0) for _, report in reports]
         if any(values):
             traces.append(
-                go.Bar(y=labels, x=values, orientation="h", name=word, marker={"color": colour},
+                bar(y=labels, x=values, orientation="h", name=word, marker={"color": colour},
                        hovertemplate=f"%{{y}}<br>{word}: %{{x:.3g}} %<extra></extra>")
             )  # fmt: skip
     columns = (Column("Allocation", numeric=False), *(Column(word, "%") for _, word, _ in parts))
@@ -226,7 +225,7 @@ def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, iden
 
 
 def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str, unit: str = "") -> Any:
-    return go.Scatter(
+    return scatter(
         x=x, y=y, name=name, mode="lines", line={"color": colour, "width": 1.5}, yaxis=yaxis,
         hovertemplate=f"%{{x:.4g}} s<br>{name}: %{{y:.4g}}{unit}<extra></extra>",
     )  # fmt: skip

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import palette
-from controlplane.dashboard.chart import Chart, Column, axis, make
+from controlplane.dashboard.chart import Chart, Column, axis, make, scatter
 from planner.fragmentation import KvWasteReport
 
 POLICY_WORDS = {
@@ -27,7 +25,7 @@ def live_over_time(report: KvWasteReport, *, ident: str = "kv-live") -> Chart:
     for policy in report.policies:
         word = POLICY_WORDS[policy.policy]
         traces.append(
-            go.Scatter(
+            scatter(
                 x=list(policy.series_step), y=[100 * share for share in policy.series_live], mode="lines", name=word,
                 line={"color": _COLOURS[policy.policy], "width": 1.5},
                 hovertemplate=f"step %{{x:,}}<br>{word}: %{{y:.3g}} % live<extra></extra>",

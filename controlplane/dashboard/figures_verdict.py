@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, edge_note, log_axis, make, marker_line
+from controlplane.dashboard.chart import Chart, Column, axis, bar, edge_note, log_axis, make, marker_line, scatter
 
 ENGINES = ("vllm", "tensorrt_llm")
 
@@ -24,7 +22,7 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
     for engine in ENGINES:
         costs, name = [at[f"{engine}_usd_per_hour"] for at in curve], fmt.engine_label(engine)
         traces.append(
-            go.Scatter(
+            scatter(
                 x=values, y=costs, mode="lines+markers", name=name, connectgaps=False,
                 line={"color": palette.ENGINE[engine], "width": 2, "shape": "linear"},
                 marker={"size": 4, "color": palette.ENGINE[engine]},
@@ -75,7 +73,7 @@ def tornado(rows_in: Sequence[Mapping[str, Any]], ident: str = "tornado") -> Cha
     for end, colour in (("low", palette.CATEGORIES[0]), ("high", palette.CATEGORIES[1])):
         moves = [row[f"usd_per_hour_{end}"] - row["usd_per_hour"] for row in rows_in]
         traces.append(
-            go.Bar(
+            bar(
                 y=names, x=moves, base=[row["usd_per_hour"] for row in rows_in], orientation="h", name=f"at its {end}",
                 marker={"color": colour},
                 text=[f"{fmt.sig(row[end])} {row['unit']}" for row in rows_in], textposition="none",
@@ -109,11 +107,11 @@ def runway(months: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> Cha
     needed = [month["gpus_needed"].get(gpu, 0) for month in months]
     hand = [month["gpus_at_hand"].get(gpu, 0) for month in months]
     traces = [
-        go.Scatter(
+        scatter(
             x=steps, y=hand, mode="lines", name="at hand", line={"color": palette.TEXT_3, "width": 1.5, "shape": "hv"},
             hovertemplate="month %{x}: %{y:,} at hand<extra></extra>",
         ),
-        go.Scatter(
+        scatter(
             x=steps, y=needed, mode="lines", name="needed", line={"color": palette.ACCENT, "width": 2, "shape": "hv"},
             fill="tozeroy", fillcolor=palette.ACCENT_BAND, hovertemplate="month %{x}: %{y:,} needed<extra></extra>",
         ),
@@ -141,7 +139,7 @@ def months_cost(months: Sequence[Mapping[str, Any]]) -> Chart:
     """What the GPUs needed cost month by month."""
     steps = [month["month"] for month in months]
     usd = [float(month["usd_per_month"]) for month in months]
-    trace = go.Bar(
+    trace = bar(
         x=steps,
         y=usd,
         marker={"color": palette.ACCENT},

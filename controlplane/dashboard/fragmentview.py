@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, make
+from controlplane.dashboard.chart import Chart, Column, axis, bar, make
 
 Json = Mapping[str, Any]
 WORST_NODES = 12
@@ -86,7 +84,7 @@ def _shapes(states: list[State]) -> Chart:
     counts = {size: [int((s.report.get("free_by_shape") or {}).get(str(size), 0)) for s in states] for size in sizes}
     titles = [state.title for state in states]
     traces = [
-        go.Bar(
+        bar(
             y=titles, x=counts[size], orientation="h", name=_size_words(size), marker={"color": _colour(at, size)},
             hovertemplate=f"%{{y}}<br>{_size_words(size)}: %{{x}} GPUs<extra></extra>",
         )
@@ -111,7 +109,7 @@ def _nodes(states: list[State], worst: list[tuple[str, tuple[float, ...]]]) -> C
     """Expected stranded GPUs of the nodes that strand most."""
     names = [name for name, _ in worst]
     traces = [
-        go.Bar(
+        bar(
             y=names, x=[values[at] for _, values in worst], orientation="h", name=state.title,
             marker={"color": palette.CATEGORIES[at]},
             hovertemplate=f"%{{y}}<br>{state.title}: %{{x:.2f}} GPUs<extra></extra>",

@@ -9,10 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from controlplane.dashboard import fmt, palette
-from controlplane.dashboard.chart import Chart, Column, axis, make
+from controlplane.dashboard.chart import Chart, Column, axis, bar, make
 from controlplane.dashboard.fleetview import FleetNode
 from controlplane.dashboard.planrow import WorkloadRow
 from controlplane.inventory.models import Node
@@ -80,7 +78,7 @@ def chart(found: Sequence[Room]) -> Chart:
     """GPUs that instances of each size can still use; what a larger size loses against a smaller one is fragmented."""
     names = [room.gpu for room in found]
     traces = [
-        go.Bar(
+        bar(
             y=names, x=[size * room.instances(size) for room in found], orientation="h",
             name=f"{size} GPU{'s' if size > 1 else ''}", marker={"color": palette.CATEGORIES[at]},
             customdata=[room.instances(size) for room in found],

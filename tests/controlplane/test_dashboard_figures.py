@@ -24,6 +24,7 @@ from controlplane.dashboard import (
     planrow,
     planview,
 )
+from controlplane.planning import exporting
 from planner.jsonio import to_json
 from planner.recommend.bill import bill
 from tests.controlplane import plan_answer, plan_fixture
@@ -74,8 +75,9 @@ def test_negative_kv_leaves_no_negative_bar() -> None:
 
 
 def test_cost_parts_add_up_to_the_bill() -> None:
-    found = bill(plan_fixture.plan_request(), plan_answer.plan_result())
-    parts = planview.monthly_parts(found)
+    answer = plan_fixture.plan_request(), plan_answer.plan_result()
+    found = bill(*answer)
+    parts = planview.monthly_parts(exporting.bill_kept(*answer))
     made = figures.cost_split(parts)
     assert made.rows[-1] == ("Bill", sum((Decimal(v) for _, v in parts), Decimal(0)))
     assert made.rows[-1][1] == found.usd_per_month > 0
@@ -254,6 +256,20 @@ def test_every_colour_of_a_figure_is_known_to_the_dark_theme() -> None:
     payload = json.loads(made.payload)
     assert payload["dark"][palette.TEXT_2]
     assert "<" not in made.payload
+
+
+def test_a_figure_is_sent_as_plotly_would_write_it() -> None:
+    made = chart.make(
+        "x", "X", [chart.bar(x=(Decimal("1.5"), None, float("nan")), y=[np.float64(2), 3, True], name="a")],
+        {"xaxis": chart.axis("Time", "s", range=(0, 2))}, [chart.Column("A")], [],
+    )  # fmt: skip
+    sent, own = json.loads(made.payload)["figure"], json.loads(made.figure.to_json())
+    assert sent["data"] == [{**own["data"][0], "x": [1.5, None, None]}]
+    assert sent["layout"]["xaxis"] == own["layout"]["xaxis"] == {"title": {"text": "Time (s)"}, "range": [0, 2]}
+    assert sent["layout"]["template"] == own["layout"]["template"]
+    wrong = chart.make("x", "X", [chart.bar(lenght=3)], {}, [], [])
+    with pytest.raises(ValueError, match="lenght"):
+        wrong.figure  # noqa: B018 - reading it is the check
 
 
 def test_table_cells_follow_the_columns() -> None:

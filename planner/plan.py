@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -23,7 +22,7 @@ from planner.placement.devices import restored, restored_moves, usd_per_hour, wi
 from planner.placement.disaggregation import disaggregated_candidates
 from planner.placement.solver import PlacementResult, solve
 from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload
-from planner.recommend.bill import bill, prices
+from planner.recommend.bill import billed
 from planner.recommend.engineplans import cheaper_alone, engine_plans, plans_alone
 from planner.recommend.flips import flip_points
 from planner.recommend.mixes import mix_of
@@ -106,8 +105,7 @@ def make_plan(
         mixes=mixes,
         router_config=router_config(asked, found, placements, mixes),
     )
-    billed = bill(asked, made)
-    return replace(made, usd_per_month=billed.usd_per_month, usd_per_mtok_output=prices(billed.rows)[1])
+    return billed(asked, made)
 
 
 class _Steps:

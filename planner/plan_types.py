@@ -362,6 +362,21 @@ class Consolidation:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadBill:
+    """What one workload costs a month by the plan's bill; ``parts`` add up to it, and the workloads to the plan's.
+
+    Money per million tokens is the whole of it over each kind of tokens; None where none of the kind is served.
+    """
+
+    workload: str
+    usd_per_month: Decimal
+    usd_per_mtok_input: Decimal | None
+    usd_per_mtok_output: Decimal | None
+    usd_per_mtok_total: Decimal | None
+    parts: tuple[tuple[str, Decimal], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanResult:
     """The answer. ``status`` optimal | feasible (time ran out, see gap) | greedy | infeasible."""
 
@@ -393,3 +408,4 @@ class PlanResult:
     router_config: str = ""  # LiteLLM proxy config.yaml that spreads the workloads over the planned endpoints
     usd_per_month: Decimal | None = None  # the bill of all workloads; None in answers stored before it was kept
     usd_per_mtok_output: Decimal | None = None  # of the workloads that give output, by that bill
+    bills: tuple[WorkloadBill, ...] = ()  # of each workload, in the order of the request; adds up to ``usd_per_month``

@@ -46,11 +46,11 @@ def side_by_side(row: planrow.WorkloadRow) -> list[dict[str, Any]]:
         {"word": "TPOT p50", "unit": "ms", "cells": interval(lambda c: of(c, "tpot_ms_80"), "tpot")},
         *_objectives(row),
         {"word": "Output", "unit": "tok/s", "cells": interval(lambda c: of(c, "output_tok_per_s_80"), "output")},
-        {"word": "Cost", "unit": fmt.per("M tok"), "cells": interval(planrow.usd_per_mtok, "cost", "usd")},
+        {"word": "Cost, as sized", "unit": fmt.per("M tok"), "cells": interval(planrow.usd_per_mtok, "cost", "usd")},
         {
-            "word": "Month",
+            "word": "Month, as sized",
             "unit": fmt.sign(),
-            "cells": text(lambda c: fmt.money((c.get("cost") or {}).get("usd_per_month")), "month"),
+            "cells": text(_month, "month"),
         },
     ]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
 
@@ -69,6 +70,7 @@ class WorkloadRow:
     placed: tuple[Placed, ...] = ()
     candidates: tuple[Json, ...] = field(default=(), repr=False)
     mix: Json | None = field(default=None, repr=False)
+    billed: Json | None = None  # its part of the plan's bill, see ``planner.plan_types.WorkloadBill``
 
     @property
     def engine(self) -> str | None:
@@ -119,8 +121,21 @@ class WorkloadRow:
 
     @property
     def bill(self) -> Json:
-        """What has ``usd_per_month`` and ``usd_per_mtok_output``: the mix, else the choice's cost."""
-        return self.mixed or (self.chosen or {}).get("cost") or {}
+        """What has ``usd_per_month`` and ``usd_per_mtok_output``: its part of the plan's bill where it is placed, else
+        the mix, else the choice's cost as sized.
+        """
+        return self.on_bill or self.mixed or (self.chosen or {}).get("cost") or {}
+
+    @property
+    def bill_parts(self) -> Sequence[tuple[str, Any]]:
+        """Parts of its bill by label; of the choice as sized where it has none."""
+        found: Sequence[tuple[str, Any]] = (self.on_bill or (self.chosen or {}).get("cost") or {}).get("parts", ())
+        return found
+
+    @property
+    def on_bill(self) -> Json | None:
+        """Its part of the plan's bill; None where nothing is placed, or the plan holds none."""
+        return self.billed if self.placed else None
 
     @property
     def more_nodes(self) -> int:
@@ -217,10 +232,19 @@ class WorkloadRow:
 
     @property
     def usd_chosen(self) -> dict[str, Any] | None:
-        """Cost of the choice, or of the mix that is placed."""
-        if self.mixed is not None:
-            return usd_per_mtok({"cost": {**self.mixed, "usd_per_mtok_total": None}})
-        return usd_per_mtok(self.chosen)
+        """What it costs by the plan's bill, with the band of the choice, or of the mix that is placed, as a share.
+
+        As sized, at the mean electricity of the sites, where nothing is placed.
+        """
+        sized = {"cost": {**self.mixed, "usd_per_mtok_total": None}} if self.mixed is not None else self.chosen
+        found = usd_per_mtok(sized)
+        kind = "usd_per_mtok_total" if self.usd_unit != "/ M tok" else "usd_per_mtok_output"
+        value = (self.on_bill or {}).get(kind)
+        if found is None or found["value"] is None or value is None:
+            return found
+        moved = Decimal(value) / Decimal(str(found["value"])) if Decimal(str(found["value"])) else Decimal(1)
+        low, high = (None if end is None else Decimal(str(end)) * moved for end in (found["low"], found["high"]))
+        return {"value": value, "low": low, "high": high}
 
     @property
     def usd_other(self) -> dict[str, Any] | None:

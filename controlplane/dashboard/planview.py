@@ -21,7 +21,6 @@ from controlplane.dashboard.planrow import (
     margin_bar,
     usd_per_mtok,
 )
-from planner.recommend.bill import Bill
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
     verdicts = {verdict["workload"]: verdict for verdict in result.get("verdicts", ())}
     unplaced = {entry["workload"]: entry for entry in result.get("unplaced", ())}
     mixes = {mix["workload"]: mix for mix in result.get("mixes") or ()}
+    bills = {row["workload"]: row for row in result.get("bills") or ()}
     nodes: dict[str, Counter[str]] = {}
     replicas: dict[str, dict[str, set[int]]] = {}
     for placement in result.get("placements", ()):
@@ -69,17 +69,18 @@ def workload_rows(request: Json, result: Json) -> list[WorkloadRow]:
                 ),
                 candidates=tuple(by_workload.get(name, ())),
                 mix=mixes.get(name),
+                billed=bills.get(name),
             )
         )
     return rows
 
 
-def monthly_parts(found: Bill) -> list[tuple[str, Decimal]]:
-    """Parts of a plan's bill, summed by label, in order of first appearance."""
+def monthly_parts(result: Json) -> list[tuple[str, Decimal]]:
+    """Parts of a plan's bill, summed by label over its workloads, in order of first appearance."""
     totals: dict[str, Decimal] = {}
-    for row in found.rows:
-        for name, amount in row.parts:
-            totals[name] = totals.get(name, Decimal(0)) + amount
+    for row in result.get("bills", ()):
+        for name, amount in row["parts"]:
+            totals[name] = totals.get(name, Decimal(0)) + Decimal(amount)
     return list(totals.items())
 
 

@@ -15,6 +15,7 @@ from controlplane.dashboard import fmt, planrow, planview
 from controlplane.deployments.models import Calibration, Deployment, ProbeRun, Validation
 from controlplane.inventory.models import Site
 from controlplane.jobs.models import Job
+from controlplane.planning import exporting
 from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
 from planner.economics.currency import BASE
@@ -56,7 +57,7 @@ def verdicts_of(plan: Plan | None) -> dict[str, planrow.WorkloadRow]:
     """Rows of a plan by workload name."""
     if plan is None or not plan.result or not plan.request:
         return {}
-    return {row.name: row for row in planview.workload_rows(plan.request, plan.result)}
+    return {row.name: row for row in planview.workload_rows(plan.request, exporting.answer_billed(plan))}
 
 
 # Plans

@@ -13,14 +13,14 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from controlplane.core.tables import inert
-from controlplane.planning.exporting import output_price
+from controlplane.planning.exporting import answer_billed, output_price
 from controlplane.planning.models import Plan
 from planner.economics.currency import BASE, CONVERTED_STEP, Converter, ExchangeRate, symbol
 from planner.errors import InputError
 from planner.jsonio import from_json, to_json
-from planner.plan_types import PlanRequest
+from planner.placement.devices import gpus_worth
+from planner.plan_types import Placement, PlanRequest
 from planner.recommend.bill import placed_mixes
-from planner.units import HOURS_PER_MONTH
 
 Json = Mapping[str, Any]
 FEWEST, MOST = 2, 4
@@ -123,14 +123,16 @@ def compare(plans: Sequence[Plan], rates: Iterable[ExchangeRate] = ()) -> Compar
         if plan.result is None or plan.request is None:
             raise ValidationError(f"Plan {plan} has no result to compare.")
     money, factors = _factors(plans, rates)
+    answers = [answer_billed(plan) for plan in plans]
     sides = [
-        _served(plan.request or {}, plan.result or {}, factor) for plan, factor in zip(plans, factors, strict=True)
+        _served(plan.request or {}, answer, factor)
+        for plan, answer, factor in zip(plans, answers, factors, strict=True)
     ]
     names = list(dict.fromkeys(name for side in sides for name in side))
     found = list(_differences(plans))
     return Comparison(
         plans=tuple(plans),
-        totals=tuple(_totals(plans, sides, factors, money.reporting)),
+        totals=tuple(_totals(answers, sides, factors, money.reporting)),
         workloads=tuple(WorkloadLine(name, tuple(side.get(name) for side in sides)) for name in names),
         differences=tuple(found[:MOST_LINES]),
         more=max(0, len(found) - MOST_LINES),
@@ -197,9 +199,8 @@ _CELL_COLUMNS: tuple[tuple[str, str, Any], ...] = (
 
 
 def _totals(
-    plans: Sequence[Plan], sides: Sequence[Mapping[str, Served]], factors: Sequence[Decimal], currency: str
+    results: Sequence[Json], sides: Sequence[Mapping[str, Served]], factors: Sequence[Decimal], currency: str
 ) -> Iterator[Line]:
-    results = [plan.result or {} for plan in plans]
     sign = symbol(currency).strip()
 
     def of(key: str, word: str, kind: str, unit: str, get: Any) -> Line:
@@ -209,12 +210,11 @@ def _totals(
         usd = [_times(result[key], factor) for result, factor in zip(results, factors, strict=True)]
         return Line(key, word, "usd", tuple(usd), f"{sign} / h")
 
-    placed = amount("usd_per_hour", "Placed GPUs")
-    yield placed
+    yield amount("usd_per_hour", "Placed GPUs")
     yield amount("idle_usd_per_hour", "Owned GPUs left idle")
-    month = tuple(round(usd * HOURS_PER_MONTH, 2) for usd in placed.values)
-    yield Line("usd_per_month", "A month of the placed GPUs", "usd", month, sign)
-    prices = [(output_price(plan), factor) for plan, factor in zip(plans, factors, strict=True)]
+    month = [_times(result["usd_per_month"], factor) for result, factor in zip(results, factors, strict=True)]
+    yield Line("usd_per_month", "Bill of a month", "usd", tuple(round(usd, 2) for usd in month), sign)
+    prices = [(output_price(result), factor) for result, factor in zip(results, factors, strict=True)]
     per_token = [None if usd is None else (usd * factor).quantize(CONVERTED_STEP) for usd, factor in prices]
     yield Line("usd_per_mtok_output", "Cost of output", "usd", tuple(per_token), f"{sign} / M tok")
     yield of("gpus", "GPUs placed", "count", "", lambda r: sum(len(p["gpu_indexes"]) for p in r["placements"]))
@@ -242,10 +242,8 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
     verdicts = {item["workload"]: item for item in result.get("verdicts", ())}
     unplaced = {item["workload"]: item["replicas"] for item in result.get("unplaced", ())}
     mixes = placed_mixes(result)
-    prices = {
-        node["name"]: _times(node["price"]["usd_per_gpu_hour"], factor)
-        for node in (*request.get("nodes", ()), *result.get("purchased_nodes", ()))
-    }
+    bills = {row["workload"]: row for row in result.get("bills", ())}
+    nodes = {node["name"]: node for node in (*request.get("nodes", ()), *result.get("purchased_nodes", ()))}
     found = {}
     for workload in request.get("workloads", ()):
         name = workload["name"]
@@ -261,8 +259,7 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
         whole = mixes.get(name) or {**chosen, **(chosen.get("cost") or {})}
         performance = whole.get("performance") or {}
         share = sum(count * by_id.get(i, {}).get("replica_share", 0.0) for i, count in counts.items())
-        per_token = whole.get("usd_per_mtok_output")
-        band = whole.get("usd_per_mtok_output_80")
+        per_token, band = priced(whole, bills.get(name) if counts else None)
         engines = dict.fromkeys((by_id.get(i, {}).get("settings") or {}).get("engine", "") for i in counts or [key])
         found[name] = Served(
             candidate=key,
@@ -273,7 +270,7 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
             replicas=counts.total(),
             gpus=sum(len(item["gpu_indexes"]) for item in own),
             nodes=tuple(sorted({item["node"] for item in own})),
-            usd_per_hour=sum((len(p["gpu_indexes"]) * prices.get(p["node"], Decimal(0)) for p in own), Decimal(0)),
+            usd_per_hour=_times(sum((_gpu_usd(item, nodes) for item in own), Decimal(0)), factor),
             usd_per_mtok_output=None if per_token is None else _times(per_token, factor),
             usd_per_mtok_output_80=(_times(band[0], factor), _times(band[1], factor)) if band else None,
             ttft_ms=performance.get("ttft_ms_80"),
@@ -285,6 +282,27 @@ def _served(request: Json, result: Json, factor: Decimal) -> dict[str, Served]:
             sentence=verdict.get("sentence", ""),
         )
     return found
+
+
+def priced(sized: Json, billed: Json | None) -> tuple[Decimal | None, tuple[Decimal, Decimal] | None]:
+    """Money per million output tokens and its 80 % band: by the plan's bill where ``billed``, with the band of
+    ``sized`` as a share; else as sized.
+    """
+    if sized.get("usd_per_mtok_output") is None:
+        return None, None
+    own = Decimal(str(sized["usd_per_mtok_output"]))
+    value = own if billed is None or billed["usd_per_mtok_output"] is None else Decimal(billed["usd_per_mtok_output"])
+    band, moved = sized.get("usd_per_mtok_output_80"), value / own if own else Decimal(1)
+    return value, (Decimal(str(band[0])) * moved, Decimal(str(band[1])) * moved) if band else None
+
+
+def _gpu_usd(item: Json, nodes: Json) -> Decimal:
+    """What the GPUs of a placement cost an hour; of a shared or sliced one the part in use."""
+    node = nodes.get(item["node"])
+    if node is None:
+        return Decimal(0)
+    worth = gpus_worth(from_json(Placement, item), node["gpu"])
+    return Decimal(str(node["price"]["usd_per_gpu_hour"])) * worth.numerator / worth.denominator
 
 
 def _parallelism(settings: Json) -> str:

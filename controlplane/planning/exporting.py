@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.utils.text import slugify
@@ -14,9 +16,9 @@ from controlplane.planning import report
 from controlplane.planning.models import Plan
 from planner.errors import InputError
 from planner.export import TARGETS, deployment_files
-from planner.jsonio import from_json
+from planner.jsonio import from_json, to_json
 from planner.plan_types import PlanRequest, PlanResult
-from planner.recommend.bill import bill, prices
+from planner.recommend.bill import billed
 
 REPORTS = {
     "csv": ("text/csv; charset=utf-8", report.as_csv),
@@ -79,15 +81,32 @@ def answer_of(plan: Plan, *, placed_only: bool = False) -> tuple[PlanRequest, Pl
     return from_json(PlanRequest, plan.request), from_json(PlanResult, stored)
 
 
-def output_price(plan: Plan) -> Decimal | None:
-    """Money per million output tokens by the plan's bill, of the workloads that give output; None without any, or
-    without answer.
+def answer_billed(plan: Plan) -> dict[str, Any]:
+    """The stored answer with the bill of the plan and of each workload; {} without answer.
+
+    Answers hold it since they are stored with it, and older ones since a migration; where that could not read one, it
+    is computed here.
     """
     if not plan.result or not plan.request:
-        return None
-    if plan.result.get("usd_per_month") is None:  # stored before answers kept it
-        return prices(bill(*answer_of(plan, placed_only=True)).rows)[1]
-    kept = plan.result.get("usd_per_mtok_output")
+        return {}
+    if plan.result.get("bills"):
+        return dict(plan.result)
+    return {**plan.result, **bill_kept(*answer_of(plan, placed_only=True))}
+
+
+def bill_kept(request: PlanRequest, result: PlanResult) -> dict[str, Any]:
+    """What a stored answer holds of its bill, as JSON."""
+    whole = billed(request, result)
+    kept = {name: getattr(whole, name) for name in ("usd_per_month", "usd_per_mtok_output", "bills")}
+    found: dict[str, Any] = to_json(kept)
+    return found
+
+
+def output_price(answer: Mapping[str, Any]) -> Decimal | None:
+    """Money per million output tokens by the bill of ``answer_billed``, of the workloads that give output; None
+    without any.
+    """
+    kept = answer.get("usd_per_mtok_output")
     return None if kept is None else Decimal(kept)
 
 

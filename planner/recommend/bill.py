@@ -18,7 +18,16 @@ from planner.economics.types import ELECTRICITY, GPU_BILL, HEAD_ROOM, PEOPLE
 from planner.mix_types import Mix
 from planner.placement.devices import gpus_worth, usd_per_hour
 from planner.placement.siteenergy import electricity_at
-from planner.plan_types import Candidate, Placement, PlanNode, PlanRequest, PlanResult, PlanWorkload, Unplaced
+from planner.plan_types import (
+    Candidate,
+    Placement,
+    PlanNode,
+    PlanRequest,
+    PlanResult,
+    PlanWorkload,
+    Unplaced,
+    WorkloadBill,
+)
 from planner.serving.types import Performance
 from planner.units import HOURS_PER_MONTH
 
@@ -97,6 +106,37 @@ def prices(rows: Sequence[BillRow]) -> tuple[Decimal | None, Decimal | None, Dec
         found.append((usd / mtok).quantize(TOKEN_PRICE_STEP) if mtok > 0 else None)
     first, second, third = found or (None, None, None)
     return first, second, third
+
+
+def by_workload(found: Bill) -> tuple[WorkloadBill, ...]:
+    """The bill of each workload, in the order of its rows."""
+    grouped: dict[str, list[BillRow]] = {}
+    for row in found.rows:
+        grouped.setdefault(row.workload.name, []).append(row)
+    return tuple(
+        WorkloadBill(name, sum((row.usd_per_month for row in rows), Decimal("0.00")), *prices(rows), added_up(rows))
+        for name, rows in grouped.items()
+    )
+
+
+def added_up(rows: Iterable[BillRow]) -> tuple[tuple[str, Decimal], ...]:
+    """Parts of several rows, summed by label, in order of first appearance."""
+    totals: dict[str, Decimal] = {}
+    for row in rows:
+        for name, amount in row.parts:
+            totals[name] = totals.get(name, Decimal(0)) + amount
+    return tuple(totals.items())
+
+
+def billed(request: PlanRequest, result: PlanResult) -> PlanResult:
+    """``result`` with its bill: of the plan, of its output, and of each workload."""
+    found = bill(request, result)
+    return replace(
+        result,
+        usd_per_month=found.usd_per_month,
+        usd_per_mtok_output=prices(found.rows)[1],
+        bills=by_workload(found),
+    )
 
 
 def placed_mixes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

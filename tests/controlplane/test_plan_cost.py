@@ -6,25 +6,29 @@ import datetime as dt
 import io
 from dataclasses import replace
 from decimal import Decimal
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import openpyxl
 import pytest
+from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.models import Role, User
-from controlplane.dashboard import costview, figures_cost
+from controlplane.dashboard import costview, figures_cost, planrow
 from controlplane.inventory import pricing, services
 from controlplane.inventory.models import ExchangeRate, GpuModel, Price, Site
-from controlplane.planning import mapping, report
+from controlplane.planning import exporting, mapping, report
 from controlplane.planning.exporting import answer_of
-from controlplane.planning.models import Scenario
+from controlplane.planning.models import Plan, Scenario
 from controlplane.workloads.models import Workload
 from planner.economics.operations import OperationsCosts
 from planner.economics.tariff import EnergyPrice
+from planner.jsonio import to_json
 from planner.plan_types import ApiPrice, PlanRequest, PlanResult, PriceClass, SiteEnergy
 from planner.verdict_types import MonthView
 from tests.controlplane import fleet_fixture
@@ -327,3 +331,53 @@ def test_the_plans_page_and_its_cost_page_state_one_bill(sample: dict[str, Any],
     )
     whole = report.bill(*answer_of(sample["plan"]))
     assert billed == whole, "candidates that nothing runs on change no bill"
+
+
+def test_the_table_of_a_plan_adds_up_to_its_bill_to_the_cent(sample: dict[str, Any], reader: Client) -> None:
+    billed = reader.get(f"/plans/{sample['plan'].pk}/cost/").context["bill"]
+    shown = reader.get(f"/plans/{sample['plan'].pk}/")
+    rows = shown.context["rows"]
+    months = {row.name: Decimal(row.on_bill["usd_per_month"]) for row in rows if row.on_bill}
+    assert sum(months.values()) == billed.usd_per_month == Decimal(shown.context["month"])
+    for line in billed.rows:
+        assert months[line.workload.name] == line.usd_per_month
+        assert f"${line.usd_per_month:,.2f}" in shown.content.decode()
+    priced = {row.name: row.usd_chosen for row in rows if row.usd_chosen}
+    for line in billed.rows:
+        tokens = line.mtok_output or line.mtok_input
+        found = priced[line.workload.name]
+        assert Decimal(found["value"]) == line.usd_per_mtok(tokens)
+        own = planrow.usd_per_mtok(to_json(line.candidate))
+        if own["low"] is not None:  # the band is the candidate's, as a share
+            assert float(found["low"]) / float(found["value"]) == pytest.approx(float(own["low"]) / float(own["value"]))
+
+
+def test_plans_side_by_side_state_the_bill(sample: dict[str, Any], reader: Client) -> None:
+    plan = sample["plan"]
+    other = Plan.objects.create(
+        scenario=plan.scenario, number=plan.number + 1, state="ready", request=plan.request, result=plan.result
+    )
+    found = reader.get(f"/plans/compare/?ids={plan.pk},{other.pk}").context["found"]
+    billed = report.bill(*answer_of(plan))
+    totals = {line.key: line.values[0] for line in found.totals}
+    assert totals["usd_per_month"] == billed.usd_per_month
+    by_name = {line.name: line.cells[0] for line in found.workloads}
+    for row in billed.rows:
+        if row.mtok_output:
+            assert by_name[row.workload.name].usd_per_mtok_output == row.usd_per_mtok(row.mtok_output)
+    placed = sum(cell.usd_per_hour for cell in by_name.values() if cell)
+    assert placed == pytest.approx(totals["usd_per_hour"], abs=Decimal("0.0001"))
+
+
+def test_an_older_answer_gets_its_bill_once(sample: dict[str, Any]) -> None:
+    plan = sample["plan"]
+    bare = {k: v for k, v in plan.result.items() if k not in ("bills", "usd_per_month", "usd_per_mtok_output")}
+    Plan.objects.filter(pk=plan.pk).update(result=bare)
+    import_module("controlplane.planning.migrations.0006_bill_kept").keep_bills(apps, None)
+    plan.refresh_from_db()
+    billed = report.bill(*answer_of(plan))
+    assert Decimal(plan.result["usd_per_month"]) == billed.usd_per_month
+    assert sum(Decimal(row["usd_per_month"]) for row in plan.result["bills"]) == billed.usd_per_month
+    assert {k: v for k, v in plan.result.items() if k in bare} == bare
+    with patch("controlplane.planning.exporting.billed", side_effect=AssertionError("computed anew")):
+        assert exporting.answer_billed(plan) == plan.result

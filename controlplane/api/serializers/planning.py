@@ -18,7 +18,7 @@ from planner.whatif import KINDS
 SUMMARY = (
     "objective_usd_per_hour", "bound_usd_per_hour", "gap", "solve_s", "idle_usd_per_hour", "moves", "notes",
     "unplaced", "baselines", "rules", "stranded_before", "stranded_after", "purchased_nodes", "months", "runways",
-    "consolidation", "engine_plans", "mixes", "usd_per_month", "usd_per_mtok_output",
+    "consolidation", "engine_plans", "mixes", "usd_per_month", "usd_per_mtok_output", "bills",
 )  # fmt: skip
 """What of a result stands in a plan's detail; candidates, verdicts and placements have paths of their own."""
 

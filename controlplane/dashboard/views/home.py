@@ -6,7 +6,7 @@ from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from controlplane.dashboard import fleetview, fmt, homeview, selectors, undo
+from controlplane.dashboard import fleetview, fmt, homeview, planview, selectors, undo
 from controlplane.dashboard.pages import act, page, show
 from controlplane.jobs.models import Job
 from controlplane.planning import exporting
@@ -18,13 +18,15 @@ def home(request: HttpRequest) -> HttpResponse:
     situation = fleetview.Situation.now()
     rows, jobs = fleetview.fleet(situation=situation), homeview.jobs_now()
     plan = situation.plan or selectors.latest_ready_plan()
-    plan_rows = list(selectors.verdicts_of(plan).values())
+    answer = exporting.answer_billed(plan) if plan else {}
+    plan_rows = planview.workload_rows(plan.request or {}, answer) if plan and answer else []
     slo = selectors.slo_tally()
     context = {
         "totals": fleetview.totals(rows),
         "plan": plan,
         "rows": plan_rows,
-        "usd_per_mtok": exporting.output_price(plan) if plan else None,
+        "usd_per_mtok": exporting.output_price(answer),
+        "month": answer.get("usd_per_month"),
         "slo": slo,
         "accuracy": selectors.accuracy(),
         "needs": homeview.needs(rows, situation, jobs),

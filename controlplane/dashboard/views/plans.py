@@ -35,7 +35,6 @@ from controlplane.planning import curves as drawing
 from controlplane.planning import exporting, services
 from controlplane.planning.models import Plan, Scenario
 from planner.errors import PlannerError
-from planner.recommend.bill import bill, prices
 
 CANDIDATES = 14
 """Candidates that a workload's page lists unless all are asked for."""
@@ -118,25 +117,25 @@ def _others(record: Plan) -> models.QuerySet[Plan]:
 
 
 def _result_context(record: Plan) -> dict[str, Any]:
-    request, result = record.request or {}, record.result or {}
+    request, result = record.request or {}, exporting.answer_billed(record)
     rows = planview.workload_rows(request, result)
     url = reverse("dashboard:plan_node", args=[record.pk, "x"]).removesuffix("x/")
     engine_lines = mixview.engine_lines(result)
-    billed = bill(*exporting.answer_of(record, placed_only=True))
     return {
         "rows": rows,
         "engine_lines": engine_lines,
         "most_usd": mixview.most_usd(engine_lines),
         "result": result,
         "map": planview.placement_map(request, result, url),
-        "usd_per_mtok": prices(billed.rows)[1],
+        "usd_per_mtok": exporting.output_price(result),
+        "month": result.get("usd_per_month"),
         "close": sum(bool(row.verdict.get("too_close")) for row in rows),
         "placed": sum(row.chosen is not None and not row.unplaced for row in rows),
         "gpus": sum(len(p["gpu_indexes"]) for p in result.get("placements", ())),
         "unplaced_total": sum(entry["replicas"] for entry in result.get("unplaced", ())),
         "cost_chart": planview.cost_chart(rows),
         "memory_chart": planview.memory_chart(rows),
-        "split_chart": figures.cost_split(planview.monthly_parts(billed), ident="plan-cost"),
+        "split_chart": figures.cost_split(planview.monthly_parts(result), ident="plan-cost"),
         "fragmentation": fragmentview.fragmentation(result),
         "targets": EXPORT_TARGETS,
         "sites": len({node["site"] for node in request.get("nodes", ())}),
@@ -144,7 +143,7 @@ def _result_context(record: Plan) -> dict[str, Any]:
 
 
 def _workload_row(record: Plan, name: str) -> tuple[planrow.WorkloadRow, list[planrow.WorkloadRow]]:
-    rows = planview.workload_rows(record.request or {}, record.result or {})
+    rows = planview.workload_rows(record.request or {}, exporting.answer_billed(record))
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         raise Http404(f"{record} has no workload {name}.")
@@ -158,7 +157,6 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     row, rows = _workload_row(record, name)
     everything = request.GET.get("candidates") == "all"
     ranked = planview.ranked(row, None if everything else CANDIDATES)
-    cost = (row.chosen or {}).get("cost") or {}
     pair = [(title, c) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c]
     bars = [bar for title, c in pair for bar in figures.ledgers(title, c)]
     context = {
@@ -176,7 +174,7 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "tornado_chart": planview.tornado_chart(row),
         "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),
         "memory_chart": figures.memory_stack(bars, ident=f"memory-{name}") if bars else None,
-        "split_chart": figures.cost_split(cost.get("parts", ()), ident=f"cost-{name}") if cost else None,
+        "split_chart": figures.cost_split(row.bill_parts, ident=f"cost-{name}") if row.bill_parts else None,
         "placements": [p for p in (record.result or {}).get("placements", ()) if p["workload"] == name],
         **_curves(request, record, row, pair),
     }

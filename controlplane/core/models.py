@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
+
+from controlplane.core.tables import CONTROL
 
 
 class BaseModel(models.Model):
@@ -22,6 +24,8 @@ class BaseModel(models.Model):
     class Meta:
         abstract = True
 
+    typed_by_people: ClassVar[bool] = False  # its texts hold no control characters; what engines print may
+
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Check every field; a number must be finite (NaN passes every other comparison)."""
         super().clean_fields(exclude=exclude)
@@ -30,6 +34,10 @@ class BaseModel(models.Model):
             value = getattr(self, field.attname)
             if isinstance(value, float) and not math.isfinite(value) and field.name not in skipped:
                 raise ValidationError({field.name: f"{value} is no finite number; give one, or leave it empty."})
+            found = CONTROL.search(value) if self.typed_by_people and isinstance(value, str) else None
+            if found and field.name not in skipped:
+                code = f"U+{ord(found.group()):04X}"
+                raise ValidationError({field.name: f"It holds the control character {code}; remove it."})
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Store the record, one version higher than before."""

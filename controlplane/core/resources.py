@@ -18,7 +18,7 @@ from controlplane.core import access
 from controlplane.core.access import Actor
 from controlplane.core.models import Role
 from controlplane.core.services import save_record
-from controlplane.core.tables import RowProblem, TableError, read_table
+from controlplane.core.tables import RowProblem, TableError, as_typed, inert, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,14 @@ class RecordResource(resources.ModelResource):
         for field in self.get_import_fields():
             if isinstance(field.widget, NamedForeignKey):
                 field.widget.seen.clear()
+
+    def before_import_row(self, row: Any, **kwargs: Any) -> None:
+        """Cells that an export kept from being formulas are what they were."""
+        row.update({name: as_typed(cell) for name, cell in row.items()})
+
+    def export_field(self, field: Any, instance: models.Model, **kwargs: Any) -> Any:
+        """One cell, which no spreadsheet takes for a formula."""
+        return inert(super().export_field(field, instance, **kwargs))
 
     def save_instance(self, instance: models.Model, is_create: bool, row: Any, **kwargs: Any) -> None:
         """Store one row as any other change, in the name of ``user``."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+import re
 import zipfile
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from django.conf import settings
 MAX_COLUMNS = 100
 MAX_CELL_CHARS = 20_000
 MAX_UNPACKED_BYTES = 100 * 2**20
+FORMULA = tuple("=+-@\t\r")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""Characters that neither XML nor a workbook can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,5 +159,17 @@ def _checked(rows: list[list[Any]]) -> tablib.Dataset:
 
 
 def inert(cell: Any) -> Any:
-    """``cell``, text that a spreadsheet would take for a formula made plain text."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else cell
+    """``cell``; text that a spreadsheet would take for a formula made plain text, by an apostrophe before it.
+
+    Text that only looks so made gets another apostrophe, so that ``as_typed`` gives back what was there; control
+    characters, which no workbook can hold, become U+FFFD.
+    """
+    if not isinstance(cell, str):
+        return cell
+    cell = CONTROL.sub("\ufffd", cell)
+    return f"'{cell}" if cell.lstrip("'")[:1] in FORMULA and cell else cell
+
+
+def as_typed(cell: Any) -> Any:
+    """What ``inert`` was given."""
+    return cell[1:] if isinstance(cell, str) and cell[:1] == "'" and cell.lstrip("'")[:1] in FORMULA else cell

@@ -76,6 +76,7 @@ class Site(BaseModel):
     A plan converts to its own currency by the exchange rates.
     """
 
+    typed_by_people = True
     name = models.CharField(max_length=100, unique=True)
     slug = models.SlugField(max_length=60, unique=True)
     currency = models.CharField(
@@ -125,6 +126,7 @@ class Site(BaseModel):
 class GpuModel(BaseModel):
     """A kind of GPU. ``name`` is its catalogue name; a filled override replaces the catalogue's fact."""
 
+    typed_by_people = True
     name = models.CharField(max_length=80, unique=True)
     vendor = models.CharField(max_length=40, blank=True)
     architecture = models.CharField(max_length=60, blank=True)
@@ -150,6 +152,7 @@ class GpuModel(BaseModel):
 class NodeType(BaseModel):
     """A server model: equal GPUs inside one or more NVLink domains."""
 
+    typed_by_people = True
     name = models.CharField(max_length=100, unique=True)
     slug = models.SlugField(max_length=60, unique=True)
     gpu_model = models.ForeignKey(GpuModel, on_delete=models.PROTECT, related_name="node_types")
@@ -199,6 +202,8 @@ _PARTITION = re.compile(r"[\w.,-]*")
 
 class Node(BaseModel):
     """One server. ``is_local``: the host this control plane runs on, whose worker it starts itself."""
+
+    typed_by_people = True
 
     class State(models.TextChoices):
         """Whether it can take placements."""
@@ -338,6 +343,8 @@ class Price(BaseModel):
     The newest ``valid_from`` not in the future applies; one with a site goes before one without.
     """
 
+    typed_by_people = True
+
     class Basis(models.TextChoices):
         """Where the figure comes from."""
 
@@ -385,6 +392,7 @@ class Price(BaseModel):
 class ExchangeRate(BaseModel):
     """What one unit of a currency, or of a service unit, was worth in US dollars on a day."""
 
+    typed_by_people = True
     currency = models.CharField(max_length=12, validators=[validate_currency])
     date = models.DateField(validators=[validate_day])
     usd_per_unit = models.DecimalField(

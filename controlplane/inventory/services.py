@@ -78,7 +78,7 @@ def import_table(*, actor: Actor, table: str, name: str, content: bytes, dry_run
 def export_table(*, table: str, form: str = "csv", rows: QuerySet | None = None) -> bytes:
     """All records of ``table``, or ``rows``, as ``csv`` or ``xlsx``; what comes out can be imported again."""
     data: Any = RESOURCES[table]().export(rows)
-    content = data.export(form, escape=True) if form == "xlsx" else data.export(form)  # a cell is no formula
+    content = data.export(form)
     return content.encode() if isinstance(content, str) else content
 
 

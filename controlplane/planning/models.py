@@ -87,6 +87,8 @@ def _as_planner(check: Callable[[], object]) -> None:
 class Scenario(BaseModel):
     """A question: which workloads on the nodes of which sites, and whether GPUs may be bought."""
 
+    typed_by_people = True
+
     class Mode(models.TextChoices):
         """Which GPUs may be used."""
 

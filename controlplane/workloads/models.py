@@ -40,6 +40,7 @@ class Trace(BaseModel):
     ``catalogue_name`` set: shipped with the product; empty: uploaded.
     """
 
+    typed_by_people = True
     name = models.CharField(max_length=100, unique=True)
     slug = models.SlugField(max_length=60, unique=True)
     catalogue_name = models.CharField(max_length=100, blank=True)
@@ -130,6 +131,7 @@ def _packed_blocks(blocks: list[np.ndarray] | None, block_tokens: int) -> dict[s
 class LlmModel(BaseModel):
     """A model uploaded as its config.json; models of the catalogue are referenced by id and need no row."""
 
+    typed_by_people = True
     model_id = models.CharField(max_length=200, unique=True)
     config = models.JSONField()
     quant_config = models.JSONField(null=True, blank=True)
@@ -154,6 +156,8 @@ class Workload(BaseModel):
 
     ``input_tokens``/``output_tokens`` are planner ``Lengths`` as JSON, or {"kind": "trace"} for those of ``trace``.
     """
+
+    typed_by_people = True
 
     class Kind(models.TextChoices):
         """What it is for."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import zipfile
 from typing import Any
 
 import openpyxl
 import pytest
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 
 from controlplane.core.models import ChangeLog, SiteRole, User
 from controlplane.core.tables import TableError
@@ -149,6 +150,33 @@ def test_xlsx_goes_in_and_comes_out(operator: User, h100: Any) -> None:
     assert load(operator, "sites", out, "again.xlsx").unchanged == 1
     prices = services.export_table(table="prices")
     assert load(operator, "prices", prices, "prices.csv").unchanged == 1
+
+
+@pytest.mark.parametrize("form", ["csv", "xlsx"])
+def test_no_cell_is_a_formula_and_all_come_back(operator: User, form: str) -> None:
+    notes = ['=HYPERLINK("http://x","y")', "+1+1", "-2+3", "@SUM(A1)", "'=1", "''-1", "'quoted'", "plain"]
+    for number, text in enumerate(notes):
+        services.save_item(actor=operator, record=Site(name=f"Site {number}", slug=f"s{number}", notes=text))
+    out = services.export_table(table="sites", form=form)
+    if form == "csv":
+        cells = [row["notes"] for row in csv.DictReader(io.StringIO(out.decode()))]
+    else:
+        sheet = openpyxl.load_workbook(io.BytesIO(out)).active
+        at = [cell.value for cell in sheet[1]].index("notes")
+        cells = [row[at].value for row in sheet.iter_rows(min_row=2)]
+        assert {row[at].data_type for row in sheet.iter_rows(min_row=2)} == {"s"}
+    assert cells == [f"'{text}" if text.lstrip("'")[0] in "=+-@" else text for text in notes]
+    assert load(operator, "sites", out, f"again.{form}").unchanged == len(notes)
+    assert list(Site.objects.order_by("slug").values_list("notes", flat=True)) == notes
+
+
+def test_a_control_character_is_refused_and_one_that_is_stored_breaks_no_file(operator: User, site: Site) -> None:
+    with pytest.raises(ValidationError, match="control character U\\+0001"):
+        services.save_item(actor=operator, record=Site(name="Odd \x01", slug="odd"))
+    services.save_item(actor=operator, record=Site(name="Two lines", slug="two", notes="one\n\ttwo"))
+    Site.objects.filter(pk=site.pk).update(notes="from before \x02")
+    sheet = openpyxl.load_workbook(io.BytesIO(services.export_table(table="sites", form="xlsx"))).active
+    assert "from before \ufffd" in [cell.value for row in sheet.iter_rows() for cell in row]
 
 
 def test_semicolons_and_a_byte_order_mark_are_read(operator: User) -> None:

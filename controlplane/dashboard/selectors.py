@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Max, Prefetch, Q, QuerySet
+from django.db.models import Case, Count, Max, OuterRef, Prefetch, Q, QuerySet, Subquery, When
 from django.db.models.fields.json import KeyTextTransform
 
 from controlplane.dashboard import fmt, planrow, planview
@@ -17,20 +17,17 @@ from controlplane.inventory.models import Site
 from controlplane.jobs.models import Job
 from controlplane.planning import exporting
 from controlplane.planning.models import Plan, Scenario
-from controlplane.workloads.models import Workload
+from controlplane.workloads.models import SloTarget, Workload
 from planner.economics.currency import BASE
 
 
-def current_plan() -> Plan | None:
-    """The plan in force: the newest approved one."""
-    rows = Plan.objects.filter(state=Plan.State.APPROVED).select_related("scenario", "approved_by")
-    return rows.order_by("-approved_at").first()
-
-
-def latest_ready_plan() -> Plan | None:
-    """The newest plan that waits for approval; a what-if does not."""
-    ready = Plan.objects.filter(state=Plan.State.READY, title="").select_related("scenario")
-    return ready.order_by("-created_at").first()
+def plan_shown() -> Plan | None:
+    """The plan in force, else the newest that waits for approval (a what-if does not): what pages start from."""
+    asked = Plan.objects.filter(Q(state=Plan.State.APPROVED) | Q(state=Plan.State.READY, title=""))
+    in_force_first = Case(When(state=Plan.State.APPROVED, then=0), default=1)
+    return (
+        asked.select_related("scenario", "approved_by").order_by(in_force_first, "-approved_at", "-created_at").first()
+    )
 
 
 def currency_of(plan: Plan | None) -> str:
@@ -107,7 +104,7 @@ def usual_duration_s(kind: str) -> float | None:
 
 
 def deployment_list(params: Mapping[str, str]) -> QuerySet[Deployment]:
-    """Deployments by ``state``, ``workload`` and ``engine``; those that live first."""
+    """Deployments by ``state``, ``workload``, ``engine`` and ``plan``; those that live first."""
     rows = Deployment.objects.select_related("workload", "node__node_type__gpu_model", "host", "plan__scenario")
     if state := params.get("state"):
         rows = rows.filter(state=state)
@@ -115,7 +112,14 @@ def deployment_list(params: Mapping[str, str]) -> QuerySet[Deployment]:
         rows = rows.filter(workload__slug=workload)
     if engine := params.get("engine"):
         rows = rows.filter(planned_engine=engine)
+    if plan := params.get("plan"):
+        rows = rows.filter(plan=int(plan)) if plan.isascii() and plan.isdecimal() and len(plan) < 18 else rows.none()
     return rows
+
+
+def plans_deployed() -> QuerySet[Plan]:
+    """Plans that have deployments, newest first."""
+    return Plan.objects.filter(deployments__isnull=False).select_related("scenario").distinct().order_by("-pk")
 
 
 def probes_of(deployment: Deployment) -> QuerySet[ProbeRun]:
@@ -165,7 +169,7 @@ def calibration_list() -> QuerySet[Calibration]:
 
 @dataclass(frozen=True)
 class SloTally:
-    """Objectives held against the newest probe of each ready deployment."""
+    """Objectives held against the newest finished probe of each workload."""
 
     met: int
     measured: int
@@ -174,24 +178,23 @@ class SloTally:
 
 def slo_tally() -> SloTally:
     """Each SLO of each probed workload, by the newest finished probe; the mark says if any was emulated."""
-    probes = (
-        ProbeRun.objects.filter(state=ProbeRun.State.DONE, deployment__workload__isnull=False)
-        .select_related("deployment__workload")
-        .prefetch_related("deployment__workload__slo_targets")
-        .order_by("deployment_id", "-finished_at")
+    newest = ProbeRun.objects.filter(state=ProbeRun.State.DONE, deployment__workload=OuterRef("workload")).order_by(
+        "-finished_at"
     )
-    newest: dict[Any, ProbeRun] = {}
-    for probe in probes:
-        newest.setdefault(probe.deployment.workload_id, probe)
+    targets = SloTarget.objects.annotate(
+        probed=Subquery(newest.values("metrics")[:1]), emulated=Subquery(newest.values("emulated")[:1])
+    ).exclude(emulated=None)
     met = measured = 0
-    for probe in newest.values():
-        workload = probe.deployment.workload
-        for target in workload.slo_targets.all() if workload else ():
-            value = ((probe.metrics or {}).get(f"{target.metric}_ms") or {}).get(target.stat)
-            if value is not None:
-                measured += 1
-                met += value <= target.limit_ms
-    return SloTally(met, measured, any(probe.emulated for probe in newest.values()))
+    emulated = False
+    for metric, stat, limit_ms, metrics, was_emulated in targets.order_by().values_list(
+        "metric", "stat", "limit_ms", "probed", "emulated"
+    ):
+        emulated |= was_emulated
+        value = ((metrics or {}).get(f"{metric}_ms") or {}).get(stat)
+        if value is not None:
+            measured += 1
+            met += value <= limit_ms
+    return SloTally(met, measured, emulated)
 
 
 # Jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,21 @@ def test_a_viewer_is_told_of_the_role_whatever_the_probe_says(
     assert "takes the role operator. Ask an administrator for it." in body
     assert 'name="requests"' not in body
     assert ProbeRun.objects.count() == before
+
+
+def test_the_way_from_an_approved_plan_leads_to_its_own_deployments(sample: dict[str, Any], admin_page: Client) -> None:
+    plan = sample["plan"]
+    own = set(plan.deployments.values_list("pk", flat=True))
+    other = Deployment.objects.filter(pk__in=own).first()
+    assert other is not None
+    other.pk, other.plan, other.name, other.port, other._state.adding = uuid.uuid4(), None, "By hand", None, True
+    other.save()
+    listed = admin_page.get(f"/deployments/?plan={plan.pk}")
+    body = listed.content.decode()
+    assert {row.pk for row in listed.context["page"]} == own
+    assert f'<option value="{plan.pk}" selected>' in body
+    for odd in ("x", "9" * 30, "-1"):
+        assert not list(admin_page.get(f"/deployments/?plan={odd}").context["page"])
 
 
 def test_an_operator_of_one_site_is_offered_its_acts(ready: Deployment, sign_in: Callable[[User], Client]) -> None:

@@ -38,6 +38,7 @@ def deployments(request: HttpRequest) -> HttpResponse:
         "page": listed,
         "states": Deployment.State.choices,
         "workloads": Workload.objects.order_by("name").values_list("slug", "name"),
+        "plans": [(str(row.pk), str(row)) for row in selectors.plans_deployed()],
         "emulated": any(row.emulated for row in listed),
     }
     context["may"] = may_do(request, anywhere=True)
@@ -156,7 +157,7 @@ def validation(request: HttpRequest) -> HttpResponse:
     """Predicted against measured: the ledger, the scatter and the calibrations."""
     rows = selectors.validation_list(request.GET)
     listed = paginate(request, rows)
-    plan = selectors.current_plan() or selectors.latest_ready_plan()
+    plan = selectors.plan_shown()
     context = {
         "page": listed,
         "accuracy": selectors.accuracy(),

@@ -104,16 +104,21 @@ class FleetNode:
 
 @dataclass(frozen=True)
 class Situation:
-    """The plan in force, and the deployments that hold GPUs or have failed, newest first: read once for a page."""
+    """The plan to show, and the deployments that hold GPUs or have failed, newest first: read once for a page."""
 
-    plan: Plan | None
+    shown: Plan | None
     deployments: tuple[Deployment, ...]
 
     @classmethod
     def now(cls) -> Situation:
         """As it is."""
         rows = Deployment.objects.filter(state__in=(*HELD, Deployment.State.FAILED)).select_related("workload")
-        return cls(selectors.current_plan(), tuple(rows.order_by("-updated_at")))
+        return cls(selectors.plan_shown(), tuple(rows.order_by("-updated_at")))
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force."""
+        return self.shown if self.shown is not None and self.shown.state == Plan.State.APPROVED else None
 
     def in_state(self, *states: str) -> list[Deployment]:
         """Deployments in one of ``states``."""

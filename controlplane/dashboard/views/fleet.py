@@ -23,7 +23,7 @@ def fleet(request: HttpRequest) -> HttpResponse:
     situation = fleetview.Situation.now()
     rows = fleetview.fleet(situation=situation)
     rooms = roomview.rooms(rows)
-    plan = situation.plan or selectors.latest_ready_plan()
+    plan = situation.shown
     context = {
         "map": fleetview.fleet_map(rows, by),
         "totals": fleetview.totals(rows),

@@ -17,7 +17,7 @@ def home(request: HttpRequest) -> HttpResponse:
     """What is used, free and stranded, what it costs, whether objectives are met, and what waits for a person."""
     situation = fleetview.Situation.now()
     rows, jobs = fleetview.fleet(situation=situation), homeview.jobs_now()
-    plan = situation.plan or selectors.latest_ready_plan()
+    plan = situation.shown
     answer = exporting.answer_billed(plan) if plan else {}
     plan_rows = planview.workload_rows(plan.request or {}, answer) if plan and answer else []
     slo = selectors.slo_tally()
@@ -49,7 +49,7 @@ def help_page(request: HttpRequest) -> HttpResponse:
 @page()
 def rules(request: HttpRequest) -> HttpResponse:
     """The rules of thumb of the field, checked on this fleet by the newest computed plan."""
-    plan = selectors.current_plan() or selectors.latest_ready_plan()
+    plan = selectors.plan_shown()
     found = (plan.result or {}).get("rules", []) if plan else []
     return show(request, "dashboard/rules.html", {"plan": plan, "rules": found})
 

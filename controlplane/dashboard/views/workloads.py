@@ -36,7 +36,7 @@ CHANGED_MEANWHILE = (
 @page()
 def workloads(request: HttpRequest) -> HttpResponse:
     """All workloads with what the plan in force gives them."""
-    plan = selectors.current_plan() or selectors.latest_ready_plan()
+    plan = selectors.plan_shown()
     fmt.use_currency(selectors.currency_of(plan))
     context = {
         "page": paginate(request, selectors.workload_list(request.GET)),
@@ -52,7 +52,7 @@ def workloads(request: HttpRequest) -> HttpResponse:
 def workload(request: HttpRequest, slug: str) -> HttpResponse:
     """One workload: what is asked, how it arrives, what it needs, where it runs."""
     record = get_object_or_404(selectors.workload_list({}), slug=slug)
-    plan = selectors.current_plan() or selectors.latest_ready_plan()
+    plan = selectors.plan_shown()
     fmt.use_currency(selectors.currency_of(plan))
     row = selectors.verdicts_of(plan).get(record.name)
     try:

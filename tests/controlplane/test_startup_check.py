@@ -70,6 +70,17 @@ def test_start_up_facts_are_held_against_the_ledger_of_the_gate(deployment: Depl
     assert not rows["kv_gib"].emulated
 
 
+@pytest.mark.parametrize(("said", "verdict"), [(0.06, "within"), (0.07, "outside"), (0.05, "outside")])
+def test_weights_of_a_tiny_model_are_judged_as_far_as_the_engine_prints_them(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, said: float, verdict: str
+) -> None:
+    what = prediction.subject(deployment)
+    tiny = replace(what, ledger=replace(what.ledger, weights_gib=0.0630))
+    monkeypatch.setattr(prediction, "subject", lambda row: tiny)
+    row = said_at_start(deployment, weights_gib=said)["weights_gib"]
+    assert (row.verdict, row.predicted) == (verdict, 0.0630)
+
+
 def test_m4_a_context_other_than_the_one_asked_for_is_outside(deployment: Deployment) -> None:
     asked = deployment.settings["max_model_len"]
     rows = said_at_start(deployment, max_model_len=asked // 2)

@@ -19,8 +19,10 @@ from planner.engines import ResolvedSettings, resolve, support
 from planner.errors import InfeasibleError, InputError, PlannerError, UnsupportedError
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
 from planner.estimate_disagg import answer_pools
+from planner.estimate_fields import can_be_written
+from planner.estimate_notes import changes_nothing, kernel_note
 from planner.estimate_request import Query, parse_pools, parse_request
-from planner.memory import MAY_BE_MISSING, MemoryLedger, advise, ledger
+from planner.memory import MAY_BE_MISSING, MemoryLedger, advise, ledger, remarks_of
 from planner.models.spec import ModelSpec
 from planner.placement.encoder import predict_one_pass
 from planner.serving import Instance, Performance, predict
@@ -48,6 +50,7 @@ def estimate(request: Mapping[str, Any], *, find_model: Callable[[str], ModelSpe
         "model_version": MODEL_VERSION,
     }
     try:
+        _check_id(answer)
         if request.get("disagg") is not None:
             answer_pools(parse_pools(request, find_model), answer)
         else:
@@ -59,6 +62,13 @@ def estimate(request: Mapping[str, Any], *, find_model: Callable[[str], ModelSpe
     except PlannerError as error:
         _stop(answer, "error", str(error))
     return answer
+
+
+def _check_id(answer: dict[str, Any]) -> None:
+    """The answer repeats ``id``, so it must be something that JSON can say."""
+    if not can_be_written(answer["id"]):
+        wrong, answer["id"] = answer["id"], None
+        raise InputError("holds a number that is not finite", field="id", value=wrong, remedy="Give a text.")
 
 
 def estimate_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -116,6 +126,7 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     memory = ledger(query.model, query.gpu, resolved, total_gib=total, used_by_others_gib=others)
     answer["memory"] = memory_answer(memory)
     answer["evidence"] = memory.evidence.value
+    answer["reasons"] += [*remarks_of(resolved, memory, others), *changes_nothing(query, resolved)]
     if not memory.fits:
         notes = answer["reasons"]
         answer["status"] = "infeasible"
@@ -143,6 +154,7 @@ def _answer(query: Query, answer: dict[str, Any]) -> None:
     answer["perf"] = perf_answer(performance)
     answer["evidence"] = performance.evidence.value
     answer["reasons"].extend(note for note in instance.step.notes if note not in answer["reasons"])
+    answer["reasons"] += kernel_note(query, resolved, instance.step)
     if performance.saturated:
         answer["reasons"].append("The rate is above what the deployment carries: the queue grows without bound.")
     elif performance.queue_grows:

@@ -16,8 +16,9 @@ from planner.economics.poolenergy import pool_watts
 from planner.engines import ResolvedSettings, support
 from planner.engines.disaggregation import ROLES, Role, refusals, role_settings
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
+from planner.estimate_notes import changes_nothing, kernel_note
 from planner.estimate_request import PoolsQuery, naming_role
-from planner.memory import MAY_BE_MISSING, MemoryLedger, ledger
+from planner.memory import MAY_BE_MISSING, MemoryLedger, ledger, remarks_of
 from planner.serving.disaggregated import Disaggregated, PoolUse
 from planner.serving.disaggregated_sizing import predict_disaggregated
 from planner.serving.instance import Instance
@@ -40,11 +41,12 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     if answer["status"] != "ok":
         return
     decode = query.roles["decode"][0]
-    answer["reasons"] += refusals(decode.model, decode.gpu, *(checked[role][0] for role in ROLES))
-    if answer["reasons"]:
+    against = refusals(decode.model, decode.gpu, *(checked[role][0] for role in ROLES))
+    if against:
         answer["status"] = "unsupported"
+        answer["reasons"] = [*against, *answer["reasons"]]
         return
-    answer["reasons"] += [f"{role}: {MAY_BE_MISSING}" for role in ROLES if MAY_BE_MISSING in checked[role][1].notes]
+    answer["reasons"] += changes_nothing(decode, checked["decode"][0], pools=True)
     if decode.load is None or decode.inputs is None or decode.outputs is None:
         return
     instances = {}
@@ -62,6 +64,9 @@ def answer_pools(query: PoolsQuery, answer: dict[str, Any]) -> None:
     answer["evidence"] = performance.evidence.value
     notes = dict.fromkeys(f"{role}: {note}" for role in ROLES for note in instances[role].step.notes)
     answer["reasons"] += [*decode.model.assumed, *notes]
+    for role in ROLES:
+        query_of, (resolved, _) = query.roles[role][0], checked[role]
+        answer["reasons"] += [f"{role}: {note}" for note in kernel_note(query_of, resolved, instances[role].step)]
     if performance.saturated:
         answer["reasons"].append("The rate is above what the pools carry: the queue grows without bound.")
     _describe(answer["disagg"], unit, use)
@@ -85,19 +90,23 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
     expected = prompt + decode.outputs.longest if prompt and decode.outputs else None
     found: dict[Role, tuple[ResolvedSettings, MemoryLedger]] = {}
     answer["disagg"] = {}
+    notes: list[str] = []
     for role in ROLES:
         asked, count = query.roles[role]
         with naming_role(role, query.stated[role]):
             able = support(asked.model, asked.gpu, asked.settings)
-        if not able.ok:
-            answer["status"] = "unsupported"
-            answer["reasons"] += [f"{role}: {reason}" for reason in able.reasons]
-            continue
-        resolved = role_settings(
-            asked.settings, asked.model, asked.gpu, role, expected_len=expected, longest_prompt=prompt
-        )
-        total, others = asked.gpu_memory_gib, asked.used_by_others_gib
-        memory = ledger(asked.model, asked.gpu, resolved, total_gib=total, used_by_others_gib=others)
+            if not able.ok:
+                answer["status"] = "unsupported"
+                answer["reasons"] += [f"{role}: {reason}" for reason in able.reasons]
+                continue
+            resolved = role_settings(
+                asked.settings, asked.model, asked.gpu, role, expected_len=expected, longest_prompt=prompt
+            )
+            total, others = asked.gpu_memory_gib, asked.used_by_others_gib
+            memory = ledger(asked.model, asked.gpu, resolved, total_gib=total, used_by_others_gib=others)
+        said = [*able.warnings, *remarks_of(resolved, memory, others)]
+        said += [MAY_BE_MISSING] * (MAY_BE_MISSING in memory.notes)
+        notes += [f"{role}: {note}" for note in said]
         answer["disagg"][role] = {
             "instances": count,
             "gpus": count * resolved.gpus,
@@ -112,6 +121,7 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
                 answer["status"] = "infeasible"
             answer["reasons"] += [f"{role}: {reason}" for reason in memory.reasons or ("It does not fit.",)]
         found[role] = resolved, memory
+    answer["reasons"] += notes  # the cause before them
     return found
 
 

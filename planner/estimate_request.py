@@ -11,14 +11,29 @@ from typing import Any, cast
 from planner.catalog import get_gpu
 from planner.catalog.types import GpuSpec
 from planner.engines import EngineName, EngineSettings
+from planner.engines.precision import KV_DTYPES
 from planner.engines.versions import version_key
 from planner.errors import InputError, PlannerError
 from planner.estimate_fields import flag, money, number, one_of, stated_flag, text, whole
+from planner.estimate_load import LOAD_FIELDS, read_lengths, read_load
+from planner.models.precision import PRECISIONS
 from planner.models.spec import ModelSpec
 from planner.serving import Lengths, Load
 from planner.serving.router import ROUTERS, Router
+from planner.serving.sessions import longest_prompt
 from planner.steptime import Fabric
 from planner.steptime.variants import accepted_drafts
+
+__all__ = [
+    "KNOWN_FIELDS",
+    "LOAD_FIELDS",
+    "ROLE_FIELDS",
+    "PoolsQuery",
+    "Query",
+    "naming_role",
+    "parse_pools",
+    "parse_request",
+]
 
 KNOWN_FIELDS = (
     "id",
@@ -74,20 +89,6 @@ KNOWN_FIELDS = (
     "router",
     "disagg",
 )
-LOAD_FIELDS = (
-    "kind",
-    "concurrency",
-    "requests",
-    "rate_per_s",
-    "arrival",
-    "cv",
-    "on_share",
-    "period_s",
-    "stream_interval",
-    "turns",
-    "think_s",
-    "shared_tokens",
-)
 ROLES = ("prefill", "decode")
 ROLE_FIELDS = (
     "instances",
@@ -112,14 +113,20 @@ ROLE_FIELDS = (
 TRT_BACKENDS = ("pytorch", "tensorrt")
 CAPACITY_POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 MAX_INSTANCES = 128
-MAX_REQUESTS = 2_000_000
-MAX_TOKENS = 50_000_000
 MAX_REPLICAS = 64
+MAX_RANKS = 1024
+MAX_SEQUENCES = 1_000_000
+MAX_DRAFTS = 128
+MAX_ADAPTERS = 10_000
+MAX_ITEMS = 10_000
+MAX_MEMORY_GIB = 1e5
+LONGEST_SESSION = 10**9
+"""Tokens of the last prompt of a session and its answer."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A validated request."""
+    """A validated request. ``stated``: the fields that it states."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -134,6 +141,7 @@ class Query:
     replicas: int = 1
     router: Router = "round_robin"
     fabric: Fabric = field(default_factory=Fabric)
+    stated: frozenset[str] = frozenset()
 
 
 def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> Query:
@@ -143,54 +151,95 @@ def parse_request(request: Mapping[str, Any], find_model: Callable[[str], ModelS
     return query
 
 
-def _check_hits(query: Query) -> None:
+def _check_hits(query: Query, where: str = "") -> None:
     if query.load is not None and query.load.prefix_hit and query.settings.enable_prefix_caching is False:
         raise InputError(
             "needs the prefix cache",
             field="prefix_hit",
             value=query.load.prefix_hit,
-            remedy="Leave out enable_prefix_caching: false, or prefix_hit.",
+            remedy=f"Leave out {where}enable_prefix_caching: false, or prefix_hit.",
         )
 
 
 def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -> Query:
-    unknown = sorted(set(request) - set(KNOWN_FIELDS))
+    unknown = sorted(set(request) - set(KNOWN_FIELDS), key=str)
     if unknown:
         raise InputError("unknown field", field=unknown[0], remedy=f"Known fields: {', '.join(KNOWN_FIELDS)}.")
-    engine = text(request, "engine", required=True)
-    try:
-        name = EngineName(engine or "")
-    except ValueError:
-        allowed = ", ".join(member.value for member in EngineName)
-        raise InputError("unknown engine", field="engine", value=engine, remedy=f"Use one of: {allowed}.") from None
-    model = find_model(text(request, "model", required=True) or "")
-    gpu = get_gpu(text(request, "gpu", required=True) or "")
+    name = _engine(request)
+    model = find_model(text(request, "model", required=True, remedy="Name one of the catalogue.") or "")
+    gpu = get_gpu(text(request, "gpu", required=True, remedy="Name one of the catalogue.") or "")
+    generates = model.task == "generate"
+    settings = _settings(request, name, model)
+    load = read_load(request, generates=generates)
+    inputs = read_lengths(request, "input_tokens", required=load is not None)
+    outputs = read_lengths(request, "output_tokens", required=load is not None and generates)
+    if outputs is None and not generates:
+        outputs = Lengths("fixed", value=1)  # a form that every load takes; nothing reads it
+    if not generates:
+        _check_one_pass(request)
+    _check_sessions(request, load, inputs, outputs)
+    total = number(request, "gpu_memory_gib", high=MAX_MEMORY_GIB, above=True, below=True)
+    others = number(request, "used_by_others_gib", high=MAX_MEMORY_GIB) or 0.0
+    available = gpu.total_gib if total is None else total
+    if others > available:
+        raise InputError(
+            f"is more than the {available:g} GiB of the GPU",
+            field="used_by_others_gib",
+            value=request["used_by_others_gib"],
+            remedy="State what others hold on one GPU, in GiB.",
+        )
+    price = request.get("usd_per_gpu_hour")
+    return Query(
+        model=model,
+        gpu=gpu,
+        settings=settings,
+        gpu_memory_gib=total,
+        used_by_others_gib=others,
+        load=load,
+        inputs=inputs,
+        outputs=outputs,
+        seed=whole(request, "seed", default=0, least=0) or 0,
+        usd_per_gpu_hour=None if price is None else money(price),
+        replicas=whole(request, "replicas", default=1, most=MAX_REPLICAS) or 1,
+        router=cast(Router, one_of(request, "router", tuple(ROUTERS)) or "round_robin"),
+        fabric=_fabric(request),
+        stated=frozenset(key for key, value in request.items() if value is not None),
+    )
+
+
+def _engine(request: Mapping[str, Any]) -> EngineName:
+    names = tuple(member.value for member in EngineName)
+    text(request, "engine", required=True, remedy=f"Use one of: {', '.join(names)}.")
+    return EngineName(one_of(request, "engine", names) or "")
+
+
+def _settings(request: Mapping[str, Any], engine: EngineName, model: ModelSpec) -> EngineSettings:
     settings = EngineSettings(
-        engine=name,
+        engine=engine,
         version=_version(request),
-        tp=whole(request, "tp", default=1) or 1,
-        pp=whole(request, "pp", default=1) or 1,
-        ep=whole(request, "ep", default=1) or 1,
-        dp=whole(request, "dp", default=1) or 1,
-        precision=text(request, "precision") or "as-config",
-        kv_cache_dtype=text(request, "kv_cache_dtype") or "auto",
+        tp=whole(request, "tp", default=1, most=MAX_RANKS) or 1,
+        pp=whole(request, "pp", default=1, most=MAX_RANKS) or 1,
+        ep=whole(request, "ep", default=1, most=MAX_RANKS) or 1,
+        dp=whole(request, "dp", default=1, most=MAX_RANKS) or 1,
+        precision=one_of(request, "precision", PRECISIONS) or "as-config",
+        kv_cache_dtype=one_of(request, "kv_cache_dtype", KV_DTYPES) or "auto",
         max_model_len=whole(request, "max_model_len"),
-        gpu_memory_utilization=number(request, "gpu_memory_utilization", high=1.0),
-        free_gpu_memory_fraction=number(request, "free_gpu_memory_fraction", high=1.0),
-        max_num_seqs=whole(request, "max_num_seqs"),
+        gpu_memory_utilization=number(request, "gpu_memory_utilization", high=1.0, above=True),
+        free_gpu_memory_fraction=number(request, "free_gpu_memory_fraction", high=1.0, above=True, below=True),
+        max_num_seqs=whole(request, "max_num_seqs", most=MAX_SEQUENCES),
         max_num_batched_tokens=whole(request, "max_num_batched_tokens"),
         enforce_eager=flag(request, "enforce_eager"),
         async_scheduling=stated_flag(request, "async_scheduling"),
         enable_prefix_caching=stated_flag(request, "enable_prefix_caching"),
         block_tokens=whole(request, "block_tokens"),
         kv_cache_max_tokens=whole(request, "kv_cache_max_tokens"),
-        kv_cache_max_gpu_gib=number(request, "kv_cache_max_gpu_gib"),
-        max_loras=whole(request, "max_loras", least=0) or 0,
+        kv_cache_max_gpu_gib=number(request, "kv_cache_max_gpu_gib", high=MAX_MEMORY_GIB, above=True),
+        max_loras=whole(request, "max_loras", least=0, most=MAX_ADAPTERS) or 0,
         max_lora_rank=whole(request, "max_lora_rank", default=16) or 16,
-        speculative_tokens=whole(request, "speculative_tokens", least=0) or 0,
+        speculative_tokens=_drafts(request),
         speculative_acceptance=_accepted(request),
-        mm_items_per_prompt=whole(request, "mm_items_per_prompt", least=0) or 0,
-        logprobs=whole(request, "logprobs", least=0) or 0,
+        mm_items_per_prompt=whole(request, "mm_items_per_prompt", least=0, most=MAX_ITEMS) or 0,
+        logprobs=whole(request, "logprobs", least=0, most=max(1, model.vocab)) or 0,
         prompt_logprobs=flag(request, "prompt_logprobs"),
         max_cudagraph_capture_size=whole(request, "max_cudagraph_capture_size"),
         moe_backend=text(request, "moe_backend"),
@@ -199,54 +248,78 @@ def _query(request: Mapping[str, Any], find_model: Callable[[str], ModelSpec]) -
         attention_dp_wait_iters=whole(request, "attention_dp_wait_iters", least=0) or 0,
         batch_wait_iters=whole(request, "batch_wait_iters", least=0) or 0,
         batch_wait_tokens_ratio=number(request, "batch_wait_tokens_ratio", high=1.0) or 0.0,
-        watermark=number(request, "watermark", high=0.999) or 0.0,
+        watermark=number(request, "watermark", high=1.0, below=True) or 0.0,
         capacity_policy=one_of(request, "capacity_policy", CAPACITY_POLICIES),
         trt_backend=one_of(request, "trt_backend", TRT_BACKENDS) or "pytorch",
     )
+    for name, other in (
+        ("batch_wait_iters", "batch_wait_tokens_ratio"),
+        ("batch_wait_tokens_ratio", "batch_wait_iters"),
+    ):
+        if getattr(settings, name) and not getattr(settings, other):
+            raise InputError(f"needs {other}", field=name, value=request[name], remedy=f"State {other} too.")
     if model.quantization.precision == "mxfp4" and settings.precision in ("fp4", "fp8"):
         # published runs call an MXFP4 checkpoint by the width of its weights or activations; there is no other one
         settings = replace(settings, precision="as-config")
-    load = _load(request)
-    inputs = _lengths(request, "input_tokens", required=load is not None)
-    generates = model.task == "generate"
-    if not generates and load is not None and load.turns is not None:
-        raise InputError("belongs to models that generate", field="load.turns", value=request["load"]["turns"])
-    outputs = _lengths(request, "output_tokens", required=load is not None and generates)
-    if outputs is None and not generates:
-        outputs = Lengths("fixed", value=1)  # a form that every load takes; nothing reads it
-    price = request.get("usd_per_gpu_hour")
-    return Query(
-        model=model,
-        gpu=gpu,
-        settings=settings,
-        gpu_memory_gib=number(request, "gpu_memory_gib"),
-        used_by_others_gib=number(request, "used_by_others_gib") or 0.0,
-        load=load,
-        inputs=inputs,
-        outputs=outputs,
-        seed=whole(request, "seed", default=0, least=0) or 0,
-        usd_per_gpu_hour=None if price is None else money(price),
-        replicas=whole(request, "replicas", default=1, most=MAX_REPLICAS) or 1,
-        router=_router(request),
-        fabric=_fabric(request),
-    )
+    return settings
+
+
+def _check_one_pass(request: Mapping[str, Any]) -> None:
+    """Refuse what a model that answers in one pass has no use for, or what is not modelled of it."""
+    for name, idle, remedy in (
+        ("prefix_hit", 0, "Leave it out: every prompt is computed whole."),
+        ("speculative_tokens", 0, "Leave it out: there are no tokens to draft."),
+        ("dp", 1, "Use replicas: data-parallel ranks of such models are not modelled."),
+    ):
+        if request.get(name) not in (None, idle):
+            raise InputError(
+                "does not go with a model that answers in one pass", field=name, value=request[name], remedy=remedy
+            )
+
+
+def _check_sessions(
+    request: Mapping[str, Any], load: Load | None, inputs: Lengths | None, outputs: Lengths | None
+) -> None:
+    if load is None or load.turns is None or inputs is None or outputs is None:
+        return
+    if load.prefix_hit:
+        raise InputError(
+            "comes out of the simulation when load.turns is stated",
+            field="prefix_hit",
+            value=request["prefix_hit"],
+            remedy="Leave out prefix_hit or load.turns.",
+        )
+    if longest_prompt(load, inputs, outputs) + outputs.longest > LONGEST_SESSION:
+        raise InputError(
+            f"makes sessions of more than {LONGEST_SESSION} tokens",
+            field="load.turns",
+            value=request["load"]["turns"],
+            remedy="State fewer turns, or shorter ones.",
+        )
 
 
 def _version(request: Mapping[str, Any]) -> str | None:
-    version = text(request, "engine_version")
+    version = text(request, "engine_version", remedy="Give one such as 0.24.0 or 1.3.0rc20.")
     if version is not None:
         version_key(version, "engine_version")
     return version
 
 
+def _drafts(request: Mapping[str, Any]) -> int:
+    return whole(request, "speculative_tokens", least=0, most=MAX_DRAFTS) or 0
+
+
 def _accepted(request: Mapping[str, Any]) -> float | None:
     rate = number(request, "acceptance_rate", high=1.0)
-    drafts = whole(request, "speculative_tokens", least=0) or 0
+    drafts = _drafts(request)
     if rate is None:
         return None
     if not drafts:
         raise InputError(
-            "needs drafts to accept", field="acceptance_rate", value=rate, remedy="State speculative_tokens too."
+            "needs drafts to accept",
+            field="acceptance_rate",
+            value=request["acceptance_rate"],
+            remedy="State speculative_tokens too.",
         )
     return accepted_drafts(rate, drafts)
 
@@ -288,8 +361,9 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
     """
     given = request["disagg"]
     if not isinstance(given, Mapping):
-        raise InputError("must be an object", field="disagg", value=given)
-    unknown = sorted(set(given) - {*ROLES, "link_gb_s"})
+        remedy = "Such as {prefill: {tp: 1}, decode: {tp: 1}}."
+        raise InputError("must be an object", field="disagg", value=given, remedy=remedy)
+    unknown = sorted(set(given) - {*ROLES, "link_gb_s"}, key=str)
     if unknown:
         raise InputError("unknown field", field=f"disagg.{unknown[0]}", remedy="Use prefill, decode and link_gb_s.")
     for alone in ("replicas", "router"):
@@ -302,7 +376,7 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
         own = given.get(role)
         if not isinstance(own, Mapping):
             raise InputError("must be an object", field=f"disagg.{role}", value=own, remedy="Say at least {tp: 1}.")
-        strange = sorted(set(own) - set(ROLE_FIELDS))
+        strange = sorted(set(own) - set(ROLE_FIELDS), key=str)
         if strange:
             known = ", ".join(ROLE_FIELDS)
             raise InputError("unknown field", field=f"disagg.{role}.{strange[0]}", remedy=f"Known fields: {known}.")
@@ -311,89 +385,6 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
         stated[role] = frozenset(settings)
         with naming_role(role, stated[role]):
             roles[role] = _query({**base, **settings}, find_model), count
-    _check_hits(roles["prefill"][0])
+    own_cache = given["prefill"].get("enable_prefix_caching") is not None
+    _check_hits(roles["prefill"][0], "disagg.prefill." if own_cache else "")
     return PoolsQuery(roles, number(given, "link_gb_s", path="disagg.", low=1e-3, high=1e5), stated)
-
-
-def _router(request: Mapping[str, Any]) -> Router:
-    return cast(Router, one_of(request, "router", tuple(ROUTERS)) or "round_robin")
-
-
-def _load(request: Mapping[str, Any]) -> Load | None:
-    given = request.get("load")
-    prefix_hit = number(request, "prefix_hit", low=0.0, high=1.0) or 0.0
-    if given is None:
-        return None
-    if not isinstance(given, Mapping):
-        raise InputError("must be an object", field="load", value=given)
-    unknown = sorted(set(given) - set(LOAD_FIELDS))
-    if unknown:
-        raise InputError("unknown field", field=f"load.{unknown[0]}", remedy=f"Known fields: {', '.join(LOAD_FIELDS)}.")
-    kind = given.get("kind")
-    turns = _lengths(given, "turns", required=False, path="load.")
-    interval = whole(given, "stream_interval", default=1, path="load.", most=MAX_TOKENS) or 1
-    load = Load(
-        "offline",
-        requests=whole(given, "requests", path="load.", most=MAX_REQUESTS),
-        prefix_hit=prefix_hit,
-        stream_interval=interval,
-        turns=turns,
-        think_s=number(given, "think_s", path="load.", high=1e6 - 1) or 0.0,
-        shared_tokens=whole(given, "shared_tokens", path="load.", least=0, most=MAX_TOKENS) or 0,
-    )
-    if load.shared_tokens and turns is None:
-        raise InputError("belongs to sessions", field="load.shared_tokens", remedy="State turns, or prefix_hit.")
-    if kind == "closed":
-        clients = whole(given, "concurrency", path="load.", most=MAX_REQUESTS)
-        if clients is None:
-            raise InputError("is missing", field="load.concurrency")
-        return replace(load, kind="closed", concurrency=clients)
-    if kind == "offline":
-        if load.requests is None:
-            raise InputError("is missing", field="load.requests")
-        return load
-    if kind == "open":
-        rate = number(given, "rate_per_s", path="load.", low=0.0, high=1e6)
-        if not rate:
-            raise InputError("must be above 0", field="load.rate_per_s", value=rate)
-        arrival = given.get("arrival", "poisson")
-        if arrival not in ("poisson", "constant", "gamma", "onoff"):
-            raise InputError(
-                "unknown arrival", field="load.arrival", value=arrival, remedy="Use poisson, constant, gamma or onoff."
-            )
-        cv = number(given, "cv", path="load.", low=0.0, high=100.0)
-        share = number(given, "on_share", path="load.", low=1e-6, high=1.0)
-        period = number(given, "period_s", path="load.", low=1e-3, high=1e6)
-        return replace(
-            load,
-            kind="open",
-            rate_per_s=rate,
-            arrival=arrival,
-            cv=1.0 if cv is None else cv,
-            on_share=load.on_share if share is None else share,
-            period_s=load.period_s if period is None else period,
-        )
-    raise InputError("unknown kind", field="load.kind", value=kind, remedy="Use closed, open or offline.")
-
-
-def _lengths(request: Mapping[str, Any], field: str, *, required: bool, path: str = "") -> Lengths | None:
-    given = request.get(field)
-    if given is None:
-        if required:
-            raise InputError("is missing", field=path + field)
-        return None
-    if isinstance(given, Mapping):
-        keys = set(given)
-        if keys == {"mean", "sd"}:
-            mean = number(given, "mean", path=f"{path}{field}.", low=1.0, high=MAX_TOKENS)
-            sd = number(given, "sd", path=f"{path}{field}.", low=0.0, high=MAX_TOKENS)
-            return Lengths("normal", mean=mean or 1.0, sd=sd or 0.0)
-        if keys == {"low", "high"}:
-            low = whole(given, "low", path=f"{path}{field}.", most=MAX_TOKENS) or 1
-            high = whole(given, "high", path=f"{path}{field}.", most=MAX_TOKENS) or 1
-            if high < low:
-                raise InputError("high is below low", field=path + field, value=dict(given))
-            return Lengths("uniform", low=low, high=high)
-        raise InputError("must be a number, {mean, sd} or {low, high}", field=path + field, value=dict(given))
-    value = whole(request, field, path=path, most=MAX_TOKENS)
-    return Lengths("fixed", value=value or 1)

@@ -92,11 +92,12 @@ def computes_natively(precision: str, gpu: GpuSpec) -> bool:
 def _sparse_fp8(model: ModelSpec, gpu: GpuSpec, version: str) -> bool:
     """Whether vLLM keeps sparse latent attention's cache in FP8 unasked (``model_executor/models/config.py``).
 
-    DeepSeek V3.2: 0.11.0 alone, as the model's own type since 0.11.1; GLM-5: since 0.33.0 on data-centre Blackwell.
+    DeepSeek V3.2: 0.11.0 alone, as the model's own type since 0.11.1; GLM-5: since 0.33.0 on data-centre Blackwell;
+    any of them on compute capability 12, whose one back end has a packed FP8 layout.
     """
     if not mt.is_sparse_mla(model) or not at_least(version, "0.11.0"):
         return False
-    if model.model_type.startswith("deepseek_v4"):
+    if model.model_type.startswith("deepseek_v4") or gt.effective_capability(gpu) >= 12.0:
         return True
     if model.architecture == "GlmMoeDsaForCausalLM" and gt.is_sm100_family(gpu) and at_least(version, "0.33.0"):
         return True

@@ -6,6 +6,8 @@ from planner.catalog.types import GpuSpec
 from planner.engines import gpu_traits as gt
 from planner.engines import model_traits as mt
 from planner.engines import tensorrt_llm_models as tm
+from planner.engines.ignored import ignored
+from planner.engines.limits import cpu_warnings, device_limits
 from planner.engines.options import check_options
 from planner.engines.precision import SIXTEEN_BIT, computes_natively, storage_precision
 from planner.engines.types import DEFAULT_VERSION, EngineName, EngineSettings, Support
@@ -26,12 +28,10 @@ WATERMARK_SINCE = "0.24.0"
 """First vLLM that takes ``--watermark`` (``config/scheduler.py``)."""
 
 VLLM_MIN_CAPABILITY = 7.0
-VLLM_SPARSE_LATENT_FLOOR = 9.0
-"""Lowest compute capability of an attention back end for sparse latent attention (``supports_compute_capability`` of
-``v1/attention/backends/mla/*sparse*.py``, read in 0.32; on Ampere 0.13 to 0.20 end with "No valid attention backend
-found", vllm-project/vllm issues 31480 and 41525)."""
-
 TRTLLM_MIN_CAPABILITY = 8.0
+CAPACITY_POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
+"""Admission rules of TensorRT-LLM that are modelled. STATIC_BATCH, which admits into an empty engine alone, is not."""
+
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -54,10 +54,12 @@ def support(model: ModelSpec, gpu: GpuSpec, settings: EngineSettings) -> Support
     _check_precision(model, gpu, settings, version, reasons, warnings)
     _check_model(model, gpu, settings, version, reasons, warnings)
     _check_features(model, gpu, settings, version, reasons, warnings)
+    reasons += device_limits(model, gpu, settings, version)
+    warnings += cpu_warnings(model, gpu, settings)
     against, changed = check_options(model, gpu, settings, version)
     reasons += against
     warnings += changed
-    _check_ignored(model, settings, warnings)
+    warnings += ignored(model, settings)
     return Support(ok=not reasons, reasons=tuple(reasons), warnings=tuple(warnings))
 
 
@@ -147,7 +149,9 @@ def _check_precision(
         if settings.engine is EngineName.TENSORRT_LLM and stored == "fp8_block" and cc >= 12.0:
             reasons.append(f"TensorRT-LLM {version} has no block-scaled FP8 on compute capability {cc}.")
             return
-    if stored != "int4" and not computes_natively(stored, gpu):
+    if stored == "int8" and gt.is_cpu(gpu):
+        warnings.append(f"The catalogue states no INT8 rate of {gpu.name}: planned as if it multiplied in 16 bits.")
+    elif stored != "int4" and not computes_natively(stored, gpu):
         warnings.append(
             f"{gpu.name} has no {stored} tensor cores: the weights stay {stored} (memory as planned), the "
             "multiplication runs in 16 bits (weight-only)."
@@ -180,12 +184,6 @@ def _check_model(
             reasons.append(f"TensorRT-LLM serves {model.architecture} on data-centre Blackwell only.")
         if settings.trt_backend == "tensorrt" and at_least(version, "1.3.0rc21"):
             reasons.append(f"The engine-build back end was removed after 1.3.0rc20; {version} has only pytorch.")
-    cc = gt.effective_capability(gpu)
-    if settings.engine is EngineName.VLLM and mt.is_sparse_mla(model) and 0 < cc < VLLM_SPARSE_LATENT_FLOOR:
-        reasons.append(
-            f"vLLM has sparse latent attention for compute capability {VLLM_SPARSE_LATENT_FLOOR} (Hopper) or later; "
-            f"{gpu.name} has {cc}."
-        )
     length = settings.max_model_len
     if length is not None:
         if length < 1:
@@ -223,12 +221,12 @@ def _check_features(
     cc = gt.effective_capability(gpu)
     if settings.kv_cache_dtype == "fp8" and gt.is_nvidia(gpu) and 0 < cc < 8.9:
         warnings.append(f"An fp8 KV cache on {gpu.name} saves memory only: attention still computes in 16 bits.")
-    if settings.kv_cache_dtype == "fp4" and not gt.is_sm100_family(gpu) and not vllm:
-        reasons.append("An NVFP4 KV cache needs data-centre Blackwell.")
     if vllm and settings.watermark and not at_least(version, WATERMARK_SINCE):
         reasons.append(f"watermark is an option of vLLM since {WATERMARK_SINCE}, not of {version}.")
-    if not vllm and settings.capacity_policy not in (None, "GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"):
-        reasons.append(f"Unknown capacity_policy {settings.capacity_policy}.")
+    if not vllm and settings.capacity_policy not in (None, *CAPACITY_POLICIES):
+        reasons.append(
+            f"capacity_policy {settings.capacity_policy} is not modelled; use one of {', '.join(CAPACITY_POLICIES)}."
+        )
     if not vllm and not settings.enable_chunked_prefill:
         budget = mbt or 8192
         asked = length or model.max_position
@@ -237,32 +235,3 @@ def _check_features(
                 f"Without chunked prefill, prompts above max_num_tokens ({budget}) are refused although the context "
                 f"is {asked}."
             )
-
-
-_OF_VLLM = ("gpu_memory_utilization", "watermark")
-_OF_TENSORRT_LLM = (
-    "free_gpu_memory_fraction",
-    "capacity_policy",
-    "trt_backend",
-    "kv_cache_max_gpu_gib",
-    "piecewise_cuda_graphs",
-    "attention_dp_wait_iters",
-)
-_OF_EXPERTS = ("moe_backend", "even_expert_routing")
-_NOTHING_ASKED = EngineSettings(EngineName.VLLM)
-
-
-def _check_ignored(model: ModelSpec, settings: EngineSettings, warnings: list[str]) -> None:
-    """Say which settings change nothing: the other engine's alone, and those of experts where there are none."""
-    vllm = settings.engine is EngineName.VLLM
-    label = ENGINE_LABEL[settings.engine]
-    other = ENGINE_LABEL[EngineName.TENSORRT_LLM if vllm else EngineName.VLLM]
-    foreign = [
-        name
-        for name in (_OF_TENSORRT_LLM if vllm else _OF_VLLM)
-        if getattr(settings, name) != getattr(_NOTHING_ASKED, name)
-    ]
-    warnings.extend(f"{name} is a setting of {other}: {label} has none, so it changes nothing." for name in foreign)
-    if not mt.experts(model):
-        idle = [name for name in _OF_EXPERTS if getattr(settings, name)]
-        warnings.extend(f"{name} changes nothing: the model has no experts." for name in idle)

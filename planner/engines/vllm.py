@@ -25,6 +25,14 @@ LARGE_DEVICE_GIB = 160.0
 V2_RUNNER_FIRST = "0.22.1"
 TRITON_KERNELS_FIRST = "0.12.0"
 """First wheel that carries ``triton_kernels`` (0.11.2 does not)."""
+NOT_OF_VLLM: dict[str, Any] = {
+    "kv_cache_max_gpu_gib": None,
+    "piecewise_cuda_graphs": False,
+    "attention_dp_wait_iters": 0,
+    "batch_wait_iters": 0,
+    "batch_wait_tokens_ratio": 0.0,
+}
+"""Settings of TensorRT-LLM that the simulator would obey."""
 _QWEN3_DENSE = ("Qwen3ForCausalLM",)
 _V2_ARCHITECTURES = {
     "0.22.1": _QWEN3_DENSE,
@@ -186,7 +194,7 @@ def resolve(
         asynchronous = generate and not gt.is_cpu(gpu) and at_least(version, "0.14.0")
         origin["async_scheduling"] = f"{default}: {'on' if asynchronous else 'off'}"
     precision, weight_only = run_precision(settings, model, gpu)
-    carried = carried_over(settings)
+    carried = {**carried_over(settings), **NOT_OF_VLLM}
     origin["moe_backend"] = USER if settings.moe_backend else default
     if settings.moe_backend is None and mt.is_moe(model) and precision == "mxfp4":
         carried["moe_backend"] = mxfp4_experts(version, gpu)

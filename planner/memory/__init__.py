@@ -5,6 +5,7 @@ from planner.memory.cliff import PreemptionCliff, preemption_cliff
 from planner.memory.intervals import MAY_BE_MISSING, residual
 from planner.memory.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.memory.ledger import kv_tokens_from_gib, ledger
+from planner.memory.remarks import remarks_of
 from planner.memory.report import MemoryReport, memory_report
 from planner.memory.types import MemoryLedger, Remedy
 
@@ -24,5 +25,6 @@ __all__ = [
     "ledger",
     "memory_report",
     "preemption_cliff",
+    "remarks_of",
     "residual",
 ]

@@ -18,14 +18,12 @@ from planner.memory import override, trtllm_terms, vllm_terms
 from planner.memory.intervals import MAY_BE_MISSING, kv_interval, of_pool
 from planner.memory.kv_layout import KvLayout, kv_layout
 from planner.memory.logprobs import logprobs_gib
+from planner.memory.remarks import OTHERS_COUNT_BEFORE, remarks, states_gib
 from planner.memory.types import MemoryLedger
 from planner.memory.weights import loaded_weights_gib
 from planner.models.sharding import stage_groups
 from planner.models.spec import ModelSpec
 from planner.units import GIB
-
-OTHERS_COUNT_BEFORE = "0.9.1"
-"""Up to this version vLLM took all memory in use on the GPU for its own; later only what it added itself."""
 
 STATE_BLOCKS_SINCE = "0.19.0"
 """From here vLLM refuses a recurrent model whose pool has fewer blocks than ``max_num_seqs`` (pull request 38270)."""
@@ -173,7 +171,7 @@ def _trtllm_rank(
     non_torch = trtllm_terms.outside_torch_gib(gpu, resolved)
     graph = trtllm_terms.graph_gib(model, resolved, stage=stage)
     layout = kv_layout(model, resolved, stage=stage)
-    states = layout.state_bytes_per_seq * resolved.max_num_seqs / GIB
+    states = states_gib(resolved, layout.state_bytes_per_seq)
     free = total - others - weights - activation - non_torch - graph - states
     lora = trtllm_terms.lora_gib(resolved, free)
     fraction = resolved.free_gpu_memory_fraction or 0.0
@@ -232,7 +230,7 @@ def _assemble(
         binding=binding,
         margin_gib=margin,
         evidence=evidence,
-        notes=(*_notes(model, gpu, resolved, total, rank, in_budget, logprobs), *missing),
+        notes=(*_notes(model, gpu, resolved, total, rank, in_budget, logprobs, others), *missing),
         graph_in_budget=in_budget,
         blocks_per_request=need,
         padded_share=layout.padded_share,
@@ -272,7 +270,11 @@ def _verdict(
     if rank.kv <= 0:
         room = budget if vllm else total - others
         binding = "weights" if rank.weights >= room else "activation"
-        parts = f"weights {rank.weights:.2f}, activation {rank.activation:.2f}, outside torch {rank.non_torch:.2f} GiB"
+        states = states_gib(resolved, rank.layout.state_bytes_per_seq)
+        activation = f"activation {rank.activation - states:.2f}"
+        if states:
+            activation += f", recurrent state of {resolved.max_num_seqs:,} sequences {states:.2f}"
+        parts = f"weights {rank.weights:.2f}, {activation}, outside torch {rank.non_torch:.2f} GiB"
         reasons.append(
             f"No memory is left for the KV cache: {parts} against {room:.2f} GiB (short by {-rank.kv:.2f} GiB)."
             if rank.weights < room
@@ -354,18 +356,16 @@ def _notes(
     rank: _Rank,
     in_budget: bool,
     logprobs: float,
+    others: float,
 ) -> list[str]:
-    notes: list[str] = []
-    if logprobs:
-        notes.append(
-            f"Log-probabilities take up to {logprobs:.2f} GiB more while they are computed, outside the budget."
-        )
-    if rank.pool_limit in ("max_tokens", "max_gpu_total_bytes"):
-        notes.append(f"{rank.pool_limit} sets the pool: it is the smallest of the limits given.")
-    if rank.pool_limit == override.OPTION:
-        notes.append(f"{rank.pool_limit} sets the pool: {rank.blocks:,} blocks of {resolved.block_tokens} tokens.")
-    if resolved.kv_cache_host_gib:
-        notes.append("The host cache keeps blocks for reuse; it holds no running request, so capacity stays the same.")
+    notes = remarks(
+        resolved,
+        pool_limit=rank.pool_limit,
+        blocks=rank.blocks,
+        state_bytes_per_seq=rank.layout.state_bytes_per_seq,
+        logprobs_gib=logprobs,
+        others_gib=others,
+    )
     if gpu.total_gib_evidence == "estimated" and total == gpu.total_gib:
         notes.append(f"The memory that the driver reports for {gpu.name} is estimated; state it if you know it.")
     if resolved.engine is EngineName.VLLM and not in_budget and rank.graph:
@@ -389,12 +389,6 @@ def _notes(
         peak = rank.weights * _LOAD_PEAK_SHARE
         notes.append(
             f"Host and GPU share one memory: the host's own use counts, and loading caches about {peak:.0f} GiB more."
-        )
-    if resolved.engine is EngineName.TENSORRT_LLM and rank.layout.state_bytes_per_seq:
-        states = rank.layout.state_bytes_per_seq * resolved.max_num_seqs / GIB
-        notes.append(
-            f"Recurrent state for {resolved.max_num_seqs:,} sequences takes {states:.1f} GiB, counted with activation; "
-            "a smaller max_num_seqs frees it."
         )
     if rank.layout.padded_share > 0.005:
         notes.append(f"Alignment of layer groups wastes {rank.layout.padded_share:.1%} of the pool.")

@@ -45,8 +45,6 @@ def instance_rules(resolved: ResolvedSettings, ledger: MemoryLedger) -> Instance
     """
     policy = scheduler_policy(resolved)
     blocks = max(ledger.kv_tokens, ledger.running_tokens) // policy.block_tokens
-    if resolved.kv_cache_max_tokens is not None:
-        blocks = min(blocks, resolved.kv_cache_max_tokens // policy.block_tokens)
     acceptance = resolved.speculative_acceptance or 0.0
     drafts = resolved.speculative_tokens
     return InstanceRules(

@@ -64,7 +64,9 @@ def test_what_a_one_pass_model_cannot_take_is_refused_by_field(more: dict[str, A
 def test_generating_models_still_need_output_tokens() -> None:
     answer = asked("Qwen/Qwen3-8B")
     assert answer["status"] == "error"
-    assert answer["reasons"] == ["output_tokens: is missing."]
+    assert answer["reasons"] == [
+        "output_tokens: is missing. Give a whole number between 1 and 50000000, {mean, sd} or {low, high}."
+    ]
 
 
 @pytest.mark.parametrize("model", ["nvidia/Nemotron-H-8B-Base-8K", "Qwen/Qwen3-Coder-Next"])

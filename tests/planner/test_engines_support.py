@@ -162,7 +162,10 @@ def test_a_setting_that_changes_nothing_is_said(settings, named: str) -> None:
 def test_settings_of_the_engine_itself_are_no_warning() -> None:
     for model, settings in (
         (LLAMA_8B, vllm("0.24.0", gpu_memory_utilization=0.5)),
-        (LLAMA_8B, trtllm(free_gpu_memory_fraction=0.5, capacity_policy="MAX_UTILIZATION", attention_dp_wait_iters=9)),
+        (
+            LLAMA_8B,
+            trtllm(free_gpu_memory_fraction=0.5, capacity_policy="MAX_UTILIZATION", attention_dp_wait_iters=9, dp=2),
+        ),
         ("Qwen/Qwen3-30B-A3B", vllm("0.24.0", moe_backend="triton", even_expert_routing=True)),
     ):
         assert not any("changes nothing" in warning for warning in support(get_model(model), h100(), settings).warnings)

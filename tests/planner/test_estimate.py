@@ -298,7 +298,7 @@ def test_replicas_behind_a_router_pay_for_all_of_them() -> None:
     [
         ({"router": "sticky"}, "router"),
         ({"replicas": 0}, "replicas"),
-        ({"prefix_hit": 0.5}, "load.prefix_hit"),
+        ({"prefix_hit": 0.5}, "prefix_hit: comes out of the simulation when load.turns is stated"),
         ({"load": {"kind": "closed", "concurrency": 2, "turns": 0}}, "load.turns"),
         ({"load": {"kind": "closed", "concurrency": 2, "shared_tokens": 9}}, "load.shared_tokens"),
         ({"load": {"kind": "open", "rate_per_s": 1, "arrival": "onoff", "on_share": 2}}, "load.on_share"),

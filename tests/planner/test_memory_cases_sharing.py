@@ -180,7 +180,8 @@ def test_m31_a_seven_gb_model_leaves_most_of_the_card_to_the_pool() -> None:
     """Logged for an engine of 7 GB on an A100-80: 69,524,783,104 bytes, 132,608 tokens."""
     name, card = "meta-llama/Llama-2-7b-hf", "A100-80GB"
     asked = {"model": name, "gpu": card, "engine": "tensorrt_llm", "max_model_len": 4096, "precision": "int8"}
-    free = answer(**asked, trt_backend="tensorrt", max_num_seqs=64)["memory"]
+    asked["trt_backend"] = "tensorrt"  # INT8 is the engine builder's; the PyTorch back end has no kernels for it
+    free = answer(**asked, max_num_seqs=64)["memory"]
     assert free["kv_tokens"] == pytest.approx(132_608, rel=0.02)
     resolved = resolve(trtllm(max_model_len=4096), get_model(name), gpu(card))
     assert kv_tokens_from_gib(get_model(name), resolved, 69_524_783_104 / GIB)[:2] == (4144, 132_608)

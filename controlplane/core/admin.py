@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
 from django.http import HttpRequest
@@ -16,11 +18,34 @@ from controlplane.core import access
 from controlplane.core.models import ApiToken, ChangeLog, Role, SiteRole, User
 from controlplane.core.services import delete_record, save_record
 
+admin.site.unregister(Group)  # roles are what counts here
+
+
+class KnownChoice(AutocompleteSelect):
+    """A related record found while typing; what is no key of any is refused by the field, not by the database."""
+
+    def optgroups(self, name: str, value: list[str], attr: Any = None) -> Any:
+        """The chosen records; keys that cannot be any are left out."""
+        return super().optgroups(name, [key for key in value if self._may_be(key)], attr)
+
+    def _may_be(self, key: str) -> bool:
+        try:
+            found = self.field.remote_field.model._meta.pk.to_python(key) if key else None
+        except ValidationError:
+            return False
+        return not isinstance(found, int) or abs(found) < 2**63
+
 
 class RecordAdmin(admin.ModelAdmin):
     """Changes go the way of every other change: checked, logged, by role. Inlines too."""
 
     minimum_role: Role = Role.OPERATOR
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Related records that are found while typing."""
+        if "widget" not in kwargs and db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = KnownChoice(db_field, self.admin_site, using=kwargs.get("using"))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: models.Model, form: Any, change: bool) -> None:
         """Store one record."""

@@ -97,6 +97,27 @@ def test_a_change_is_checked_and_logged(console: Client, administrator: User) ->
     assert str(site.pue) == "1.20"
 
 
+@pytest.mark.parametrize("key", ["abc", "9" * 40, "1e400", "\x01", "-1", "{}", "0", ""])
+def test_a_related_record_that_is_none_is_an_error_of_its_field(console: Client, key: str) -> None:
+    before = Node.objects.count()
+    answer = console.post(page(Node, "add"), {"name": "typed name", "slug": "n-x", "site": key, "node_type": key})
+    assert answer.status_code == 200
+    errors = answer.context["adminform"].form.errors
+    assert {"site", "node_type"} <= set(errors)
+    assert b'value="typed name"' in answer.content
+    assert Node.objects.count() == before
+
+
+def test_select_all_of_an_export_works_under_the_policy(console: Client) -> None:
+    answer = console.get(page(Site, "export"))
+    assert "script-src 'self'" in answer["Content-Security-Policy"]
+    assert b"dashboard/js/admin_export.js" in answer.content
+
+
+def test_groups_which_no_role_knows_are_not_offered(console: Client) -> None:
+    assert b"/admin/auth/group/" not in console.get(reverse("admin:index")).content
+
+
 def test_a_file_with_a_wrong_row_is_refused_whole(console: Client) -> None:
     before = Site.objects.count()
     file = SimpleUploadedFile("sites.csv", b"name,slug,pue\nGood,good,1.2\nBad,bad,0.2\n")

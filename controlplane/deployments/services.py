@@ -20,6 +20,7 @@ from controlplane.inventory.models import Node
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.planning.models import Plan
+from controlplane.planning.uploads import check_as_planned
 from controlplane.workloads.models import LlmModel, Workload
 from controlplane.workloads.services import planner_model
 from planner.catalog.models import model_name
@@ -113,6 +114,8 @@ def launch_deployment(*, actor: Actor, deployment: Deployment, emulated: bool = 
     access.require(actor, Role.OPERATOR, deployment.node.site)
     if deployment.state not in STARTABLE:
         raise ValidationError(f"{deployment} is {deployment.get_state_display().lower()}; stop it before starting it.")
+    if deployment.plan is not None:
+        check_as_planned(deployment.plan, deployment.model_ref)
     _check_fits(deployment)
     host = _host_for(deployment, emulated)
     try:

@@ -15,6 +15,7 @@ from controlplane.deployments import probing, services
 from controlplane.deployments.models import Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node
 from controlplane.planning.models import Plan
+from controlplane.planning.uploads import check_as_planned
 from controlplane.workloads.models import Workload
 from controlplane.workloads.services import lengths_of
 from planner.words import ENGINE_LABEL
@@ -47,7 +48,7 @@ def settle_verdict(*, actor: Actor, plan: Plan, workload: str) -> ProbeRun:
 
     The probe waits until then; it runs at the largest load predicted within the SLO. A node without a worker leaves the
     deployment to be started by hand. Takes an operator. Raises ValidationError when nothing needs settling, the
-    workload is gone, or no node has room.
+    workload is gone, its uploaded model is not as planned, or no node has room.
     """
     access.require(actor, Role.OPERATOR)
     candidate = candidate_to_probe(plan.result or {}, workload)
@@ -56,6 +57,8 @@ def settle_verdict(*, actor: Actor, plan: Plan, workload: str) -> ProbeRun:
         raise ValidationError(f"The workload {workload} is no longer recorded.")
     if candidate.get("disagg"):
         raise ValidationError("Pools of prefill and decode are not deployed by one act; launch them from the plan.")
+    model = services.planned_model(plan, workload, record)
+    check_as_planned(plan, model)
     settings = candidate["settings"]
     with transaction.atomic():
         node, indexes = _room(candidate)
@@ -65,7 +68,7 @@ def settle_verdict(*, actor: Actor, plan: Plan, workload: str) -> ProbeRun:
             workload=record,
             candidate_id=candidate["id"],
             node=node,
-            model_ref=services.planned_model(plan, workload, record),
+            model_ref=model,
             planned_engine=settings["engine"],
             engine=settings["engine"],
             engine_version=settings["version"],

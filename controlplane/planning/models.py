@@ -235,6 +235,7 @@ class Plan(BaseModel):
     job = models.ForeignKey(Job, null=True, blank=True, on_delete=models.SET_NULL, related_name="plans")
     request = models.JSONField(null=True, blank=True, editable=False)
     result = models.JSONField(null=True, blank=True, editable=False)
+    model_digests = models.JSONField(default=dict, blank=True, editable=False)  # of uploaded models, by id
     model_version = models.CharField(max_length=40, blank=True, editable=False)
     status = models.CharField(max_length=12, blank=True, editable=False)  # of the solver, see PlanResult
     usd_per_hour = models.DecimalField(max_digits=14, decimal_places=4, null=True, blank=True, editable=False)

@@ -21,6 +21,7 @@ from controlplane.core.services import log_change, save_record
 from controlplane.inventory.models import Node, Site
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
+from controlplane.planning import uploads
 from controlplane.planning.models import PlacementRow, Plan, Scenario, VerdictRow
 from controlplane.workloads.models import Workload
 from planner.jsonio import from_json, to_json
@@ -98,6 +99,7 @@ def create_what_if(*, actor: Actor, base: Plan, changes: Sequence[Change], title
     asked = replace(changed, name=named)
     check_request(asked)
     extra = {"base": base, "changes": as_json(changes), "title": named, "request": to_json(asked)}
+    extra |= {"model_digests": uploads.digests(asked)}
     return _start(actor, base.scenario, **extra)
 
 
@@ -143,8 +145,8 @@ def _submit(actor: Actor, plan: Plan) -> Job:
 
 
 def store_request(plan: Plan, request: PlanRequest) -> None:
-    """Freeze what is asked."""
-    Plan.objects.filter(pk=plan.pk).update(request=to_json(request))
+    """Freeze what is asked, and of uploaded models which content."""
+    Plan.objects.filter(pk=plan.pk).update(request=to_json(request), model_digests=uploads.digests(request))
 
 
 def store_result(plan: Plan, result: PlanResult) -> dict[str, Any]:
@@ -209,7 +211,8 @@ def fail_plan(plan_id: int) -> None:
 def approve_plan(*, actor: Actor, plan: Plan) -> Plan:
     """Accept a plan: its placements become deployments, an older approved plan is superseded. Takes an operator.
 
-    Raises ValidationError when the plan is not ready, or is a what-if. Approving twice changes nothing.
+    Raises ValidationError when the plan is not ready, is a what-if, or names an uploaded model that has another content
+    since. Approving twice changes nothing.
     """
     from controlplane.deployments.services import create_deployments
 
@@ -218,6 +221,8 @@ def approve_plan(*, actor: Actor, plan: Plan) -> Plan:
         raise ValidationError(
             f"Plan {plan} is a what-if ({plan.title}); change fleet or workloads so and compute a plan to approve."
         )
+    if plan.state == Plan.State.READY:
+        uploads.check_as_planned(plan)
     with transaction.atomic():
         moved = Plan.objects.filter(pk=plan.pk, state=Plan.State.READY).update(
             state=Plan.State.APPROVED,

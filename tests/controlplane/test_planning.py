@@ -15,13 +15,14 @@ from django.db import IntegrityError, transaction
 import planner.plan
 from controlplane.core.models import ChangeLog, User
 from controlplane.deployments.models import Calibration, Deployment
+from controlplane.deployments.services import launch_deployment
 from controlplane.inventory.models import Gpu, Node, Price, Site
 from controlplane.jobs import running
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import request_cancel
-from controlplane.planning import mapping, services
+from controlplane.planning import mapping, services, uploads
 from controlplane.planning.models import Plan, Scenario
-from controlplane.workloads.models import Workload
+from controlplane.workloads.models import LlmModel, Workload
 from controlplane.workloads.services import install_trace, upload_model
 from planner.errors import InfeasibleError
 from planner.jsonio import from_json, to_json
@@ -283,3 +284,65 @@ def test_numbers_are_unique(scenario: Scenario) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         Plan.objects.create(scenario=scenario, number=1)
     assert dt.timedelta(seconds=scenario.time_limit_s) == dt.timedelta(seconds=30)
+
+
+def uploaded(actor: User, **changed: Any) -> LlmModel:
+    return upload_model(actor=actor, model_id="acme/our-8b", config=json.dumps(TINY | changed).encode())
+
+
+@pytest.fixture
+def planned_upload(fleet_scenario: Scenario, planner: User, quick_planner: list) -> Plan:
+    """A plan, ready, of which every workload has an uploaded model."""
+    uploaded(planner)
+    Workload.objects.update(model_ref="acme/our-8b")
+    return computed(fleet_scenario, planner)
+
+
+def test_an_uploaded_model_is_kept_by_its_content(planned_upload: Plan, planner: User, operator: User) -> None:
+    assert list(planned_upload.model_digests) == ["acme/our-8b"]
+    row = LlmModel.objects.get()
+    assert planned_upload.model_digests["acme/our-8b"] == uploads.digest(row.config, row.quant_config)
+    same = json.dumps(TINY).encode()
+    upload_model(actor=planner, model_id="acme/our-8b", config=same, notes="another version, the same content")
+    assert services.approve_plan(actor=operator, plan=planned_upload).state == Plan.State.APPROVED
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_plan_whose_model_was_uploaded_anew_is_not_approved(
+    planned_upload: Plan, planner: User, operator: User, stored: bool
+) -> None:
+    if not stored:  # as plans of older versions
+        Plan.objects.update(model_digests={})
+        planned_upload.refresh_from_db()
+    uploaded(planner, num_hidden_layers=9)
+    with pytest.raises(ValidationError) as refused:
+        services.approve_plan(actor=operator, plan=planned_upload)
+    assert refused.value.messages == [
+        f"acme/our-8b was uploaded anew, with another content, since plan {planned_upload} was computed with it. "
+        "Compute the plan again, or upload the planned config.json again."
+    ]
+    planned_upload.refresh_from_db()
+    assert planned_upload.state == Plan.State.READY
+    assert not planned_upload.deployments.exists()
+    uploaded(planner)  # the remedy
+    assert services.approve_plan(actor=operator, plan=planned_upload).state == Plan.State.APPROVED
+
+
+def test_a_plan_whose_model_was_deleted_is_not_approved(planned_upload: Plan, operator: User) -> None:
+    LlmModel.objects.all().delete()
+    with pytest.raises(ValidationError, match=r"acme/our-8b was deleted since plan .* Upload its config.json again"):
+        services.approve_plan(actor=operator, plan=planned_upload)
+
+
+def test_an_approved_plan_starts_only_the_model_that_was_planned(
+    planned_upload: Plan, planner: User, operator: User
+) -> None:
+    services.approve_plan(actor=operator, plan=planned_upload)
+    made = planned_upload.deployments.first()
+    assert made is not None
+    assert made.model_ref == "acme/our-8b"
+    uploaded(planner, num_hidden_layers=9)
+    with pytest.raises(ValidationError, match="acme/our-8b was uploaded anew"):
+        launch_deployment(actor=operator, deployment=made, emulated=True)
+    made.refresh_from_db()
+    assert made.state == Deployment.State.PENDING

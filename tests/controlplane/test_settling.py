@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.models import User
+from controlplane.core.models import Role, User
 from controlplane.deployments import services, settling
 from controlplane.deployments.models import Deployment, ProbeRun
 from controlplane.inventory.models import Gpu, Node
 from controlplane.workloads.models import Workload
+from controlplane.workloads.services import upload_model
 from tests.controlplane import fleet_fixture
+from tests.controlplane.test_workloads import TINY
 
 pytestmark = pytest.mark.django_db
 
@@ -89,8 +92,10 @@ def test_one_click_on_the_page(sample: dict[str, Any], client: Client) -> None:
 
 def test_an_uploaded_model_goes_by_its_id(sample: dict[str, Any], operator: User, client: Client) -> None:
     plan = sample["plan"]
+    planner = fleet_fixture.make_user("pia", Role.PLANNER)
+    row = upload_model(actor=planner, model_id="acme/our-8b", config=json.dumps(TINY).encode())
     for item in plan.request["workloads"]:
-        item["model"] = "/srv/var/models/2-v1/acme--our-8b/config.json"
+        item["model"] = f"/srv/var/models/{row.pk}-v{row.version}/acme--our-8b/config.json"
     plan.save()
     client.force_login(operator)
     for path in ("/validation/", f"/plans/{plan.pk}/{sample['close']}/", f"/plans/{plan.pk}/"):

@@ -13,7 +13,7 @@ from typing import Any
 from planner.catalog.types import GpuSpec
 from planner.economics import unit_costs
 from planner.economics.poolenergy import pool_watts
-from planner.engines import ResolvedSettings, support
+from planner.engines import EngineName, ResolvedSettings, support
 from planner.engines.disaggregation import ROLES, Role, refusals, role_settings
 from planner.estimate_answer import cost_answer, memory_answer, perf_answer, rounded
 from planner.estimate_notes import changes_nothing, kernel_note
@@ -106,6 +106,8 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
             memory = ledger(asked.model, asked.gpu, resolved, total_gib=total, used_by_others_gib=others)
         said = [*able.warnings, *remarks_of(resolved, memory, others)]
         said += [MAY_BE_MISSING] * (MAY_BE_MISSING in memory.notes)
+        if asked.settings.async_scheduling is not None and _without_overlap(role, resolved):
+            said.append("async_scheduling changes nothing: context servers run without the overlap scheduler.")
         notes += [f"{role}: {note}" for note in said]
         answer["disagg"][role] = {
             "instances": count,
@@ -123,6 +125,10 @@ def _checked(query: PoolsQuery, answer: dict[str, Any]) -> dict[Role, tuple[Reso
         found[role] = resolved, memory
     answer["reasons"] += notes  # the cause before them
     return found
+
+
+def _without_overlap(role: Role, resolved: ResolvedSettings) -> bool:
+    return role == "prefill" and resolved.engine is EngineName.TENSORRT_LLM
 
 
 def _link(gpu: GpuSpec, gpus: int, fabric: Fabric, stated: float | None) -> Link:

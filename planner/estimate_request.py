@@ -375,7 +375,7 @@ def parse_pools(request: Mapping[str, Any], find_model: Callable[[str], ModelSpe
     for role in ROLES:
         own = given.get(role)
         if not isinstance(own, Mapping):
-            raise InputError("must be an object", field=f"disagg.{role}", value=own, remedy="Say at least {tp: 1}.")
+            raise InputError("must be an object", field=f"disagg.{role}", value=own, remedy="Give at least {tp: 1}.")
         strange = sorted(set(own) - set(ROLE_FIELDS), key=str)
         if strange:
             known = ", ".join(ROLE_FIELDS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ENGINE = {"vllm": "#3b76c4", "vllm_cpu": "#3b76c4", "tensorrt_llm": "#4f8f2f", "emulated": "#6a7683"}
 ENGINE_BAND = {"vllm": "rgba(59,118,196,0.12)", "tensorrt_llm": "rgba(79,143,47,0.12)"}
+ENGINE_TEXT = {"vllm": "#2a62ad", "vllm_cpu": "#2a62ad", "tensorrt_llm": "#3c7421", "emulated": "#5c6874"}
+"""An engine's colour where it is text: dark enough to be read."""
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#c9b900", "#3f4a55")
 MEMORY = {
     "weights": "#0072b2",
@@ -38,5 +40,8 @@ DARK = {
     CATEGORIES[6]: "#f0e442",
     CATEGORIES[7]: "#aab5c0",
     ENGINE["emulated"]: "#93a0ad",
+    ENGINE_TEXT["vllm"]: "#8ab4ea",
+    ENGINE_TEXT["tensorrt_llm"]: "#93c977",
+    ENGINE_TEXT["emulated"]: "#a9b4bf",
 }
 """Light colour to dark colour; a colour that is not here stays."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Callable
 from html import unescape
 from typing import Any
 from urllib.parse import quote
 
+import plotly.graph_objects as go
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -59,6 +61,17 @@ def test_every_page_opens_and_obeys_the_policy(sample: dict[str, Any], admin_pag
         policy = answer.headers["Content-Security-Policy"]
         assert "unsafe-inline" not in policy
         assert "unsafe-eval" not in policy
+        for text in re.findall(r'<script type="application/json" id="figure-[^"]*">(.*?)</script>', body, flags=re.S):
+            go.Figure(json.loads(text)["figure"])  # raises for an attribute that Plotly does not know
+
+
+def test_a_field_is_tied_to_its_help_and_to_its_error(admin_page: Client) -> None:
+    for answer in (admin_page.get("/plans/new/"), admin_page.post("/plans/new/", {"name": "", "time_limit_s": "x"})):
+        body = answer.content.decode()
+        pointed = {name for names in re.findall(r'aria-describedby="([^"]+)"', body) for name in names.split()}
+        assert "id_currency_helptext" in pointed
+        assert pointed <= set(re.findall(r'id="([^"]+)"', body))
+    assert "id_time_limit_s_error" in pointed
 
 
 def test_pages_need_a_sign_in(client: Client) -> None:
@@ -202,7 +215,7 @@ def test_a_refused_probe_keeps_what_was_typed(
         assert shown is not None
         assert value == "" or f'value="{value}"' in shown.group()
     assert "900 90 100" in body
-    assert re.search(f'name="{field}".*?<span class="errors" role="alert">[^<]*{error}', body, re.DOTALL)
+    assert re.search(f'name="{field}".*?<span class="errors" id="id_{field}_error" role="alert">[^<]*{error}', body, re.DOTALL)
     assert '<details class="wide more" open>' in body
     assert f'name="next" value="/deployments/{row.pk}/"' in body
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,101 +11,17 @@ import pytest
 
 pytest.importorskip("playwright")
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import expect
 
-from controlplane.jobs import sending
 from controlplane.workloads.models import Workload
 from tests.controlplane import fleet_fixture
 from tests.controlplane.test_unit_plans import store_curves, turn_into_units
+from tests.e2e.pages import Open, paths
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync",
-]  # fmt: skip
 WIDTHS = (390, 1024, 1600)
 THEMES = ("light", "dark")
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
-]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _orm_beside_playwright() -> Iterator[None]:
-    """Playwright keeps an event loop in this thread; the ORM is used between its calls only."""
-    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-    yield
-    if before is None:
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-    else:
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = before
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def sample(transactional_db: None, monkeypatch: pytest.MonkeyPatch, settings: Any, data_dir: Path) -> dict[str, Any]:
-    """The sample fleet; messages to workers are swallowed."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    monkeypatch.setattr(sending, "publish", lambda task, payload, queue: None)
-    return fleet_fixture.make_everything()
-
-
-Open = Callable[..., Page]
-
-
-@pytest.fixture
-def open_page(browser: Browser, live_server: Any, sample: dict[str, Any]) -> Iterator[Open]:
-    """A signed-in page at a width and theme; whatever the console says is kept in ``page.said``."""
-    contexts: list[BrowserContext] = []
-
-    def inner(width: int = 1600, theme: Any = "light", user: str = "ada") -> Page:
-        context = browser.new_context(
-            base_url=live_server.url, viewport={"width": width, "height": 900}, color_scheme=theme
-        )
-        contexts.append(context)
-        page = context.new_page()
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.said = said  # type: ignore[attr-defined]
-        page.goto("/login/")
-        page.get_by_label("Name").fill(user)
-        page.get_by_label("Password").fill(fleet_fixture.PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url("**/")
-        return page
-
-    yield inner
-    for context in contexts:
-        context.close()
-
-
-def paths(sample: dict[str, Any]) -> list[str]:
-    plan = sample["plan"].pk
-    return [
-        "/", "/help/", "/rules/", "/fleet/", "/fleet/nodes/", "/fleet/nodes/osl-h200-01/", "/fleet/prices/",
-        "/fleet/discovered/", "/workloads/", "/workloads/new/", "/workloads/agent-tools/",
-        "/workloads/agent-tools/edit/",
-        "/workloads/models/Qwen/Qwen3-32B/", "/workloads/models/add/", "/memory/", "/plans/", "/plans/new/",
-        f"/plans/compare/?ids={plan},{sample['other'].pk}", f"/plans/{plan}/", f"/plans/{plan}/what-if/",
-        f"/plans/{plan}/runway/", f"/plans/{plan}/how/?figure=stranded",
-        f"/plans/{plan}/candidate/?id={quote(sample['plan'].result['candidates'][0]['id'])}",
-        f"/plans/{plan}/workloads/code-completion/",
-        f"/plans/{plan}/workloads/embed-search/", "/deployments/", "/deployments/new/",
-        f"/deployments/{sample['deployments'][0].pk}/", f"/deployments/{sample['deployments'][2].pk}/", "/validation/",
-        "/jobs/", f"/jobs/{sample['job'].pk}/",
-    ]  # fmt: skip
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
 def test_every_page_is_quiet_and_fits_in_both_themes_at_three_widths(open_page: Open, sample: dict[str, Any]) -> None:

@@ -260,6 +260,7 @@ def bar(segments: Any, total: Any, slim: bool = False) -> SafeString:
         x += width
     body = mark_safe("".join(rects))  # noqa: S308 - escaped above
     label = ", ".join(str(title) for _, value, title in segments if (fmt.as_float(value) or 0) > 0)
+    label = label or "nothing"
     return format_html('<svg class="bar{}" role="img" aria-label="{}">{}</svg>', " slim" if slim else "", label, body)
 
 

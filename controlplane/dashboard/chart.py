@@ -30,6 +30,7 @@ _AXIS = {
     "zerolinewidth": 1,
     "tickcolor": palette.AXIS,
     "tickfont": {"color": palette.TEXT_2, "size": 12},
+    "ticklabelstandoff": 4,
     "title": {"font": {"color": palette.TEXT_2, "size": 12}, "standoff": 8},
     "automargin": True,
     "separatethousands": True,

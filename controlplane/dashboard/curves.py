@@ -164,7 +164,8 @@ def _chart(
         if knee:
             colour = palette.ENGINE.get(curve.engine, palette.TEXT_3)
             shapes.append(marker_line("x", float(knee), colour))
-            notes.append({**edge_note("x", float(knee), f"knee {fmt.sig(knee)}", colour), "yshift": -16 * at})
+            ink = palette.ENGINE_TEXT.get(curve.engine, palette.TEXT_2)
+            notes.append({**edge_note("x", float(knee), f"knee {fmt.sig(knee)}", ink), "yshift": -16 * at})
     if limit is not None:
         shapes.append(marker_line("y", limit, palette.FAILED))
         notes.append(edge_note("y", limit, f"SLO {fmt.duration(limit / 1000)}", palette.FAILED))

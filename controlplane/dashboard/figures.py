@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+from urllib.parse import quote
 
 from controlplane.dashboard import fmt, palette
 from controlplane.dashboard.chart import Chart, Column, axis, bar, log_axis, make, scatter, waterfall
@@ -33,8 +34,11 @@ EVIDENCE_WORDS = {
 }  # fmt: skip
 
 
-def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, workload: str = "") -> Chart:
-    """Throughput per GPU against interactivity of all feasible candidates; the frontier of each engine is joined."""
+def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, opens: str = "") -> Chart:
+    """Throughput per GPU against interactivity of all feasible candidates; the frontier of each engine is joined.
+
+    A point that is pressed opens ``opens`` and the candidate's id.
+    """
     usable = [c for c in candidates if c.get("status") == "ok" and c.get("tok_s_per_gpu") and c.get("tok_s_per_user")]
     columns = (
         Column("Engine", numeric=False), Column("GPU", numeric=False), Column("Parallelism", numeric=False),
@@ -65,7 +69,8 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
             )
         )  # fmt: skip
         furthest = front[-1][0] >= max(other[-1][0] for other in fronts.values())
-        labels.append(_label(*(front[-1] if furthest else front[0]), fmt.engine_label(engine), colour, right=furthest))
+        at, ink = front[-1] if furthest else front[0], palette.ENGINE_TEXT[engine]
+        labels.append(_label(*at, fmt.engine_label(engine), ink, right=furthest))
         traces.append(
             scatter(
                 x=[c["tok_s_per_user"] for c in points],
@@ -80,6 +85,7 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
                     "line": {"width": [2.5 if c["id"] == chosen else 1.5 for c in points]},
                 },
                 text=[_candidate_words(c) for c in points],
+                customdata=[f"{opens}{quote(c['id'])}" for c in points] if opens else None,
                 hovertemplate="%{text}<br>%{x:.3g} tok/s/user<br>%{y:,.0f} tok/s/GPU<extra></extra>",
             )
         )
@@ -98,9 +104,10 @@ def pareto(candidates: Iterable[Mapping[str, Any]], chosen: str | None = None, w
     }
     known = [key for key in EVIDENCE_SYMBOLS if any(c["evidence"] == key for c in usable)]
     marks = ", ".join(f"{EVIDENCE_WORDS[key]} {fmt.EVIDENCE_LABELS[key].lower()}" for key in known)
-    note = f"Up and to the right is better; the large dark mark is the choice. Marks: {marks}."
-    title = f"Throughput against interactivity: {workload}" if workload else "Throughput against interactivity"
-    return make(f"pareto-{workload or 'all'}", title, traces, figure_layout, columns, rows, note=note)
+    press = " Press a point for its load curves." if opens else ""
+    note = f"Up and to the right is better; the large dark mark is the choice. Marks: {marks}.{press}"
+    title = "Throughput against interactivity"
+    return make("pareto", title, traces, figure_layout, columns, rows, note=note, size="tall")
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -179,7 +179,7 @@ def burst_timeline(
     figure_layout = {
         "xaxis": axis("Time", "s", anchor="y2", range=[0, end]),
         "yaxis": axis("Requests", domain=[0.42, 1], rangemode="tozero"),
-        "yaxis2": axis("KV in use", "%", domain=[0, 0.32], range=[0, 100]),
+        "yaxis2": axis("KV in use", "%", domain=[0, 0.32], range=[0, _ceiling(max(kv))]),
         "shapes": [
             {
                 "type": "rect", "x0": start, "x1": min(stop, end), "y0": 0, "y1": 1, "yref": "paper", "layer": "below",
@@ -193,7 +193,13 @@ def burst_timeline(
         Column("Time", "s"), *(Column(word, "requests") for word, _, _ in lines), Column("KV cache in use", "%"),
     )  # fmt: skip
     rows = list(zip(t, *(values for _, values, _ in lines), kv, strict=True))
-    return make(ident, title, traces, figure_layout, columns, rows, note=note)
+    peaks = f"At most {max(running):,} run, {max(waiting):,} wait, {fmt.sig(max(kv), 2)} % of the KV cache is in use."
+    return make(ident, title, traces, figure_layout, columns, rows, note=f"{note} {peaks}".strip())
+
+
+def _ceiling(peak: float) -> float:
+    """Top of an axis in per cent: 100, or less where a full axis would show a flat line."""
+    return next((top for top in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if peak <= 0.9 * top), 100.0)
 
 
 def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, ident: str = "kv-waste") -> Chart:
@@ -226,6 +232,7 @@ def kv_fragmentation(reports: Sequence[tuple[str, Mapping[str, float]]], *, iden
 
 def _series(x: list[float], y: list[float], name: str, colour: str, yaxis: str, unit: str = "") -> Any:
     return scatter(
-        x=x, y=y, name=name, mode="lines", line={"color": colour, "width": 1.5}, yaxis=yaxis,
+        x=x, y=y, name=name, mode="lines", yaxis=yaxis,
+        line={"color": colour, "width": 1.5, "shape": "hv", "dash": "dot" if name == "Waiting" else "solid"},
         hovertemplate=f"%{{x:.4g}} s<br>{name}: %{{y:.4g}}{unit}<extra></extra>",
     )  # fmt: skip

@@ -10,6 +10,8 @@ from controlplane.dashboard import fmt, palette
 from controlplane.dashboard.chart import Chart, Column, axis, bar, edge_note, log_axis, make, marker_line, scatter
 
 ENGINES = ("vllm", "tensorrt_llm")
+WIDTHS = {"vllm": 5, "tensorrt_llm": 2}
+"""Where both cost the same the first shows on either side of the second."""
 
 
 def flip(point: Mapping[str, Any], ident: str) -> Chart:
@@ -24,8 +26,8 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
         traces.append(
             scatter(
                 x=values, y=costs, mode="lines+markers", name=name, connectgaps=False,
-                line={"color": palette.ENGINE[engine], "width": 2, "shape": "linear"},
-                marker={"size": 4, "color": palette.ENGINE[engine]},
+                line={"color": palette.ENGINE[engine], "width": WIDTHS[engine]},
+                marker={"size": WIDTHS[engine] + 2, "color": palette.ENGINE[engine]},
                 hovertemplate=f"%{{x:.3g}} {unit}<br>{name}: {fmt.sign()}%{{y:,.2f}} / h<extra></extra>",
             )
         )  # fmt: skip
@@ -49,7 +51,7 @@ def flip(point: Mapping[str, Any], ident: str) -> Chart:
     wide = bool(costs) and max(costs) > 20 * min(costs)
     figure_layout = {
         "xaxis": {**scale, "title": {"text": unit}},
-        "yaxis": axis("", "", tickprefix=fmt.sign(), **_cost_axis(costs, wide)),
+        "yaxis": axis("Cost", fmt.per("h"), tickprefix=fmt.sign(), **_cost_axis(costs, wide)),
         "shapes": shapes, "annotations": notes, "margin": {"t": 20, "b": 4},
     }  # fmt: skip
     columns = (
@@ -90,11 +92,17 @@ def tornado(rows_in: Sequence[Mapping[str, Any]], ident: str = "tornado") -> Cha
         for name, row in zip(names, rows_in, strict=True)
     ]
     figure_layout = {
-        "barmode": "overlay", "showlegend": True, "legend": {"traceorder": "normal"},
+        "barmode": "overlay", "showlegend": True, "legend": {"traceorder": "normal", "y": 1.08},
         "xaxis": axis("Cost of the choice", f"{fmt.currency()} an hour", showgrid=True),
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "shapes": [marker_line("x", base, palette.TEXT_3)],
-        "annotations": [edge_note("x", base, f"planned {fmt.money(base)}", palette.TEXT_2)], "margin": {"t": 28},
+        "annotations": [
+            {
+                **edge_note("x", base, f"planned {fmt.money(base)}", palette.TEXT_2),
+                "yanchor": "bottom", "xanchor": "auto",
+            }
+        ],
+        "margin": {"t": 28},
     }  # fmt: skip
     note = "One at a time: what a replica carries over its 80 % band, load and prices by a fifth, revisions to twice."
     return make(ident, "What moves the cost", traces, figure_layout, columns, rows, note=note, size="medium")

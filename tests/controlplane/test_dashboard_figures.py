@@ -39,7 +39,7 @@ def row(name: str) -> planrow.WorkloadRow:
 
 def test_pareto_draws_every_feasible_candidate_and_rings_the_choice() -> None:
     code = row("code-completion")
-    made = figures.pareto(code.candidates, code.verdict["chosen"], "code-completion")
+    made = figures.pareto(code.candidates, code.verdict["chosen"], "/plans/1/candidate/?id=")
     feasible = [c for c in code.candidates if c["status"] == "ok"]
     assert len(made.rows) == len(feasible) == 5
     markers = [trace for trace in made.figure.data if trace.mode == "markers"]
@@ -256,6 +256,21 @@ def test_every_colour_of_a_figure_is_known_to_the_dark_theme() -> None:
     payload = json.loads(made.payload)
     assert payload["dark"][palette.TEXT_2]
     assert "<" not in made.payload
+
+
+def test_a_point_of_the_pareto_chart_leads_to_its_candidate() -> None:
+    code = row("code-completion")
+    made = figures.pareto(code.candidates, code.verdict["chosen"], "/c/?id=")
+    pages = [page for trace in made.traces for page in trace.get("customdata") or ()]
+    assert len(pages) == len(made.rows)
+    assert all(page.startswith("/c/?id=code-completion/") for page in pages)
+
+
+def test_a_quiet_burst_is_no_flat_line_and_holds_until_the_next_sample() -> None:
+    made = figures_load.burst_timeline({"t_s": [0, 9], "running": [2, 0], "waiting": [0, 0], "kv_used": [0.004, 0]})
+    assert made.layout["yaxis2"]["range"] == [0, 1.0]
+    assert {trace["line"]["shape"] for trace in made.traces} == {"hv"}
+    assert made.note == "At most 2 run, 0 wait, 0.40 % of the KV cache is in use."
 
 
 def test_a_figure_is_sent_as_plotly_would_write_it() -> None:

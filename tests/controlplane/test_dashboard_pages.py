@@ -215,7 +215,8 @@ def test_a_refused_probe_keeps_what_was_typed(
         assert shown is not None
         assert value == "" or f'value="{value}"' in shown.group()
     assert "900 90 100" in body
-    assert re.search(f'name="{field}".*?<span class="errors" id="id_{field}_error" role="alert">[^<]*{error}', body, re.DOTALL)
+    beside = f'<span class="errors" id="id_{field}_error" role="alert">'
+    assert re.search(f'name="{field}".*?{beside}[^<]*{error}', body, re.DOTALL)
     assert '<details class="wide more" open>' in body
     assert f'name="next" value="/deployments/{row.pk}/"' in body
 

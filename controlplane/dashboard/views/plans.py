@@ -159,6 +159,9 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
     ranked = planview.ranked(row, None if everything else CANDIDATES)
     pair = [(title, c) for title, c in (("Chosen", row.chosen), ("Runner-up", row.other)) if c]
     bars = [bar for title, c in pair for bar in figures.ledgers(title, c)]
+    charts = planview.flip_charts(row)
+    candidate_page = reverse("dashboard:plan_candidate", args=[pk])
+    flips = sum(point.get("value") is not None for point in row.verdict.get("flip_points") or () if point.get("curve"))
     context = {
         "plan": record,
         "row": row,
@@ -170,9 +173,10 @@ def plan_workload(request: HttpRequest, pk: int, name: str) -> HttpResponse:
         "left_out": planview.left_out(row),
         "side_by_side": plancompare.side_by_side(row),
         "card": mixview.mix_card(row),
-        "flip_charts": planview.flip_charts(row),
+        "flip_charts": charts[:flips],
+        "steady_charts": charts[flips:],
         "tornado_chart": planview.tornado_chart(row),
-        "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), name),
+        "pareto": figures.pareto(row.candidates, row.verdict.get("chosen"), f"{candidate_page}?id="),
         "memory_chart": figures.memory_stack(bars, ident=f"memory-{name}") if bars else None,
         "split_chart": figures.cost_split(row.bill_parts, ident=f"cost-{name}") if row.bill_parts else None,
         "placements": [p for p in (record.result or {}).get("placements", ()) if p["workload"] == name],

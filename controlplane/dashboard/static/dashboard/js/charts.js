@@ -33,7 +33,18 @@
     Plotly.react(plot, coloured.data, coloured.layout, {
       ...config,
       toImageButtonOptions: { filename: plot.dataset.name, scale: 2 },
-    });
+    }).then(() => followPoints(plot));
+  };
+
+  /* A point that knows a page of its own opens it. */
+  const followPoints = (plot) => {
+    if (plot.dataset.follows) return;
+    plot.dataset.follows = "yes";
+    const page = (event) => event.points?.[0]?.customdata;
+    const local = (url) => typeof url === "string" && url.startsWith("/");
+    plot.on("plotly_click", (event) => local(page(event)) && location.assign(page(event)));
+    plot.on("plotly_hover", (event) => plot.classList.toggle("opens", local(page(event))));
+    plot.on("plotly_unhover", () => plot.classList.remove("opens"));
   };
 
   const drawAll = (scope, asDark = isDark()) => {
@@ -53,7 +64,18 @@
     if (!table) window.Plotly?.Plots.resize(chart.querySelector(".plot"));
   });
 
-  document.addEventListener("DOMContentLoaded", () => drawAll(document));
+  /* What a link on the page leads to is unfolded. */
+  const unfold = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const folded = target && (target.matches("details") ? target : target.querySelector(":scope > details"));
+    if (folded) folded.open = true;
+  };
+  addEventListener("hashchange", unfold);
+
+  document.addEventListener("DOMContentLoaded", () => {
+    drawAll(document);
+    unfold();
+  });
   document.addEventListener("themechange", (event) => drawAll(document, event.detail.dark));
   document.addEventListener("htmx:afterSwap", (event) => drawAll(event.detail.target.parentElement ?? document));
 })();

@@ -35,6 +35,8 @@ BURST_ON_SHARE = 0.5
 BURST_PERIODS = 3
 BURST_REQUESTS = 6000
 TIMELINE_SAMPLES = 400
+PAUSE_S = 0.5
+"""An engine that is empty for longer is seen to be so in a timeline."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,5 +207,8 @@ def _kept(samples: int) -> I64:
 
 
 def _thinned(line: Timeline) -> Timeline:
-    kept = _kept(line.t_s.size)
+    """As ``_kept`` says, with the samples at which the engine ran empty: else it seems to work on through the pause."""
+    emptied = (line.running[1:] + line.waiting[1:] == 0) & (line.running[:-1] > 0)
+    last = np.flatnonzero(emptied & (np.diff(line.t_s, append=np.inf)[1:] > PAUSE_S)) + 1
+    kept = np.union1d(_kept(line.t_s.size), last)
     return Timeline(line.t_s[kept], line.running[kept], line.waiting[kept], line.kv_used[kept], line.live_kv[kept])

@@ -40,7 +40,7 @@ def test_an_open_load_passes_its_knee() -> None:
     assert curve.usd_per_hour == Decimal("2.0000") + candidate.replica_extra_usd_per_hour.quantize(Decimal("0.0001"))
     assert seen == sorted(seen)
     assert curve.timeline is not None
-    assert 2 <= len(curve.timeline.t_s) <= TIMELINE_SAMPLES
+    assert 2 <= len(curve.timeline.t_s) <= TIMELINE_SAMPLES + 3, "and the end of each burst"
     assert max(curve.timeline.waiting) > 0, "twice the knee makes a queue"
 
 
@@ -58,6 +58,16 @@ def test_requests_come_in_the_bursts_that_are_told() -> None:
     assert bursts_s(0.0) == ()
     assert bursts_s(2 * 100.0) == ((0.0, 20.0), (40.0, pytest.approx(50.0, abs=0.01))), "6,000 requests at most"
     assert len(bursts_s(2 * 0.1)) == 13, "fifty requests at least"
+
+
+def test_an_engine_is_seen_to_stand_still_between_bursts() -> None:
+    """A thinned timeline keeps the moment at which the last request left: a line drawn through it falls to nothing."""
+    asked = request([node("a", gpus=1)], [CHAT])
+    for candidate in (c for c in candidates(CHAT, asked) if c.status == "ok"):
+        line = candidate_curve(candidate, CHAT, asked).timeline
+        assert line is not None
+        last = [int(np.searchsorted(line.t_s, start, side="left")) - 1 for start in (40.0, 80.0)]
+        assert [int(line.running[at] + line.waiting[at]) for at in last] == [0, 0], candidate.id
 
 
 def test_a_burst_of_sessions_holds_what_was_said_before() -> None:

@@ -61,6 +61,17 @@ def test_memory_page_shows_tensorrt_llm_as_it_is_configured(admin_page: Client) 
     assert "more in host memory, for reuse" in body
 
 
+def test_memory_page_sets_vllms_pool_in_blocks(admin_page: Client) -> None:
+    """50,000 tokens are 3,125 blocks of 16; the command says both, and a pool of less than a block is no pool."""
+    asked = {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "H100", "engine": "vllm", "max_model_len": "8192"}
+    body = unescape(admin_page.get("/memory/", {**asked, "kv_cache_max_tokens": "50000"}).content.decode())
+    assert re.search(r"--block-size 16[^-]*--num-gpu-blocks-override 3125", body)
+    assert "num_gpu_blocks_override sets the pool: 3,125 blocks of 16 tokens." in body
+    assert "--num-gpu-blocks-override 3125" not in admin_page.get("/memory/", asked).content.decode()
+    short = unescape(admin_page.get("/memory/", {**asked, "kv_cache_max_tokens": "9"}).content.decode())
+    assert "kv_cache_max_tokens: is less than one block (got 9). Give 16 tokens or more." in short
+
+
 def test_memory_page_names_the_field_that_is_wrong(admin_page: Client) -> None:
     asked = {"model": "Qwen/Qwen3-8B", "gpu": "H100", "engine": "vllm", "max_model_len": "2048"}
     body = admin_page.get("/memory/", {**asked, "input_tokens": "2000", "output_tokens": "300"}).content.decode()

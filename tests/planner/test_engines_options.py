@@ -9,6 +9,8 @@ from planner.engines import EngineName, EngineSettings, command_line, resolve, s
 from planner.engines.options import moe_backends
 from planner.errors import InputError
 from planner.estimate import estimate
+from planner.memory import ledger
+from planner.serving.simulator import instance_rules
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 GPT_OSS = "openai/gpt-oss-20b"
@@ -145,3 +147,17 @@ def test_a_stated_pool_reaches_the_command_and_layers_of_several_kinds_are_refus
         answer = asked(model=name, kv_cache_max_tokens=100_000)
         assert answer["status"] == "unsupported"
         assert any("kv_cache_max_tokens" in reason for reason in answer["reasons"])
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt_llm"])
+def test_the_ledger_alone_caps_the_pool_that_is_simulated(engine: str) -> None:
+    """A simulated pool is the ledger's: a stated limit is in it once, whole blocks of it."""
+    model, gpu = get_model(LLAMA), get_gpu("H100")
+    pools = []
+    for limit in (None, 50_000):
+        settings = EngineSettings(EngineName(engine), max_model_len=4096, kv_cache_max_tokens=limit)
+        resolved = resolve(settings, model, gpu)
+        memory = ledger(model, gpu, resolved)
+        pools.append(instance_rules(resolved, memory).pool_blocks)
+        assert pools[-1] == memory.kv_tokens // resolved.block_tokens - (engine == "vllm")
+    assert pools[0] > pools[1] == 50_000 // resolved.block_tokens - (engine == "vllm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -290,6 +291,20 @@ def test_systemd_stops_the_whole_group(both) -> None:
     assert "Environment=CUDA_VISIBLE_DEVICES=0,1" in unit
     assert unit.count("ExecStart=") == 1
     assert "/etc/tonnage/code-1/llm-api.yaml" in files["a/tonnage-code-1.service"]
+
+
+@pytest.mark.parametrize("target", ["commands", "compose", "kubernetes", "slurm", "systemd"])
+def test_a_stated_size_of_vllms_pool_reaches_every_target(both, target: str) -> None:
+    """100,000 tokens in blocks of 16: the engine counts blocks, and their size is said too."""
+    asked, result = both
+    chat = result.candidates[0]
+    limited = replace(chat, settings=replace(chat.settings, kv_cache_max_tokens=100_000))
+    plain = "".join(deployment_files(asked, result, target).values())
+    assert "--num-gpu-blocks-override" not in plain
+    files = deployment_files(asked, replace(result, candidates=(limited, *result.candidates[1:])), target)
+    words = re.sub(r"[\s,\"'\\]+", " ", "".join(files.values()).replace("\n- ", " "))
+    assert "--num-gpu-blocks-override 6250" in words or "--num-gpu-blocks-override - 6250" in words
+    assert "--block-size 16" in words or "--block-size - 16" in words
 
 
 def test_every_target_answers_and_others_are_refused(both) -> None:

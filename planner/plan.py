@@ -56,7 +56,7 @@ def make_plan(
     found = _candidates(request, steps)
     steps.say(SIZING_SHARE, f"Placing {len(request.workloads)} workloads on {len(request.nodes)} nodes")
     cheapest = solve(request, found)
-    placement = settle_ties(asked, request, found, cheapest)
+    placement = settle_ties(asked, request, found, cheapest, gpus_at_hand(request))
     steps.say(PLACING_SHARE, "Placing again with one engine alone")
     alone = plans_alone(request, found, placement)
     verdicts, mixes = _verdicts(request, found, placement, alone, steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
@@ -23,16 +23,20 @@ _SERVED = 1e-6
 
 
 def settle_ties(
-    asked: PlanRequest, request: PlanRequest, candidates: Sequence[Candidate], placement: PlacementResult
+    asked: PlanRequest,
+    request: PlanRequest,
+    candidates: Sequence[Candidate],
+    placement: PlacementResult,
+    at_hand: Container[str],
 ) -> PlacementResult:
     """``placement``, with the engine to prefer wherever a workload's two engines are a tie and the fleet lets it.
 
     Placed again with the preferred engine alone for those workloads, the rest on what it has. Taken when that serves as
     much, moves and buys no more, and costs no more than ``SAME`` of what the workloads concerned cost; first all at
     once, then one by one. The bound stays that of the search over everything. ``request`` as it was solved, ``asked``
-    before its slices became devices.
+    before its slices became devices; ``at_hand`` the GPUs that its mode lets a plan use.
     """
-    wished = _wished(request, candidates, placement)
+    wished = _wished(request, candidates, placement, at_hand)
     if not wished:
         return placement
     together = _placed_with(wished, asked, request, candidates, placement)
@@ -58,13 +62,14 @@ def tie_note(before: PlacementResult, after: PlacementResult, currency: str) -> 
     )
 
 
-def _wished(request: PlanRequest, candidates: Sequence[Candidate], placement: PlacementResult) -> dict[str, str]:
+def _wished(
+    request: PlanRequest, candidates: Sequence[Candidate], placement: PlacementResult, at_hand: Container[str]
+) -> dict[str, str]:
     """By workload placed in full on one engine, where the costs are a tie: the other engine, if that is preferred."""
     counts: dict[str, Counter[str]] = {}
     for item in placement.placements:
         counts.setdefault(item.workload, Counter())[item.candidate_id] += 1
     short = _short(placement)
-    at_hand = {node.gpu for node in (*request.nodes, *(option.node for option in request.purchase_options))}
     found = {}
     for workload in request.workloads:
         own = [c for c in candidates if c.workload == workload.name and c.status == "ok"]

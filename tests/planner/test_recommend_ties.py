@@ -16,6 +16,7 @@ from planner.economics.types import ELECTRICITY, GPU_BILL, PEOPLE, CostBreakdown
 from planner.evidence import Evidence, Interval
 from planner.placement.check import check
 from planner.placement.solver import solve
+from planner.plan import gpus_at_hand
 from planner.plan_types import Candidate, Placement, PlanRequest
 from planner.recommend import verdict
 from planner.recommend.bill import bill_rows
@@ -45,7 +46,7 @@ def billed(name: str, share: float, engine: str, *, watts: float = 0.0, spread: 
 def settled(pair, work=WORK, nodes=NODES, **other):
     asked = request(nodes, [work], energy=POWER, **other)
     before = solve(asked, tuple(pair))
-    after = settle_ties(asked, asked, tuple(pair), before)
+    after = settle_ties(asked, asked, tuple(pair), before, gpus_at_hand(asked))
     assert check(asked, as_plan(asked, after, pair)) == []
     return asked, before, after
 
@@ -98,6 +99,16 @@ def test_the_note_states_what_settling_costs() -> None:
     assert tie_note(before, before, "USD") == ()
 
 
+def test_gpus_that_are_only_planned_settle_nothing() -> None:
+    """A cheaper twin of vLLM on nodes that are not there yet does not hide the tie on those that are."""
+    nodes = [*NODES, node("new", gpu="H200-SXM-141GB", usd="0.5000", state="planned")]
+    ours, theirs = billed("w", 0.80, "vllm", watts=300.6), billed("w", 0.60, "tensorrt_llm", watts=300.0)
+    later = replace(candidate("w", 0.8, gpu="H200-SXM-141GB"), replicas=2, cost=ours.cost, watts_per_gpu=300.0)
+    _, before, after = settled((ours, theirs, later), nodes=nodes)
+    assert engines(before) == {"tensorrt_llm"}
+    assert {item.candidate_id for item in after.placements} == {ours.id}
+
+
 def test_a_difference_beyond_a_tie_is_settled_by_cost() -> None:
     pair = (billed("w", 0.80, "vllm", watts=450.0), billed("w", 0.60, "tensorrt_llm", watts=300.0))
     asked, before, after = settled(pair)
@@ -133,7 +144,7 @@ def test_a_second_engine_whose_people_cost_more_is_not_brought_in_by_a_tie() -> 
     first = [item for item in before.placements if item.workload == "w"]
     if first[0].candidate_id.startswith("w/vllm"):  # whichever the search took: start from one engine alone
         before = solve(asked, tuple(made[1:]))
-    assert settle_ties(asked, asked, tuple(made), before) is before
+    assert settle_ties(asked, asked, tuple(made), before, gpus_at_hand(asked)) is before
 
 
 def test_reasons_come_in_their_order() -> None:
@@ -189,7 +200,7 @@ def test_settling_never_costs_more_than_the_share_of_a_tie(rows, gpus: int) -> N
         ]
     asked: PlanRequest = request([node("a", gpus=gpus)], works, energy=POWER)
     before = solve(asked, tuple(made))
-    after = settle_ties(asked, asked, tuple(made), before)
+    after = settle_ties(asked, asked, tuple(made), before, gpus_at_hand(asked))
     assert check(asked, as_plan(asked, after, made)) == []
     assert {u.workload: u.replicas for u in after.unplaced} == {u.workload: u.replicas for u in before.unplaced}
     limit = before.objective_usd_per_hour * (1 + Decimal(str(SAME))) + ROUNDING * len(rows)

@@ -143,9 +143,11 @@ def money(value: Any, figures: int = 3, currency: str = "") -> str:
 
 
 def percent(share: Any, figures: int = 2) -> str:
-    """A share as a percentage: 0.143 -> 14 %."""
+    """A share as a percentage: 0.143 -> 14 %; what is less than half a hundredth of a per cent is none."""
     number = as_float(share)
-    return "–" if number is None else f"{sig(round(number * 100, 9), figures)} %"
+    if number is None:
+        return "–"
+    return f"{sig(0 if abs(number) < 0.00005 else round(number * 100, 9), figures)} %"
 
 
 def signed_percent(share: Any) -> str:

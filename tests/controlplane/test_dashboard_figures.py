@@ -273,6 +273,10 @@ def test_a_quiet_burst_is_no_flat_line_and_holds_until_the_next_sample() -> None
     assert made.note == "At most 2 run, 0 wait, 0.40 % of the KV cache is in use."
 
 
+def test_a_share_too_small_to_matter_is_none() -> None:
+    assert [fmt.percent(share) for share in (-9.7e-6, 0.0, 0.00023, 0.143)] == ["0 %", "0 %", "0.023 %", "14 %"]
+
+
 def test_a_figure_is_sent_as_plotly_would_write_it() -> None:
     made = chart.make(
         "x", "X", [chart.bar(x=(Decimal("1.5"), None, float("nan")), y=[np.float64(2), 3, True], name="a")],

@@ -170,6 +170,9 @@ def stop_deployment(*, actor: Actor, deployment: Deployment) -> Job | None:
     """Stop an engine and everything it started; None when nothing had been started. Takes an operator of the site."""
     access.require(actor, Role.OPERATOR, deployment.node.site)
     with transaction.atomic():
+        if not Deployment.objects.select_for_update().filter(pk=deployment.pk):
+            raise ValidationError(f"{deployment} was deleted in this moment.")
+        deployment.refresh_from_db()  # as it is now: it may have been started or stopped since it was read
         if deployment.host is None or deployment.state in (State.PENDING, State.STOPPED):
             moved = Deployment.objects.filter(pk=deployment.pk, state=State.PENDING).update(state=State.STOPPED)
             if moved:

@@ -66,6 +66,14 @@ def test_a_plan_is_handed_out_as_files(whole_fleet: dict[str, Any], viewer_api: 
         problem(viewer_api.get(path + query), 400, "validation")
 
 
+def test_approval_names_the_role_that_it_takes(
+    whole_fleet: dict[str, Any], viewer_api: APIClient, planner_api: APIClient
+) -> None:
+    path = f"{V1}/plans/{whole_fleet['plan'].pk}/approve/"
+    for caller in (viewer_api, planner_api):
+        assert "takes the role operator" in problem(caller.post(path), 403, "permission-denied")["detail"]
+
+
 def test_an_approved_plan_makes_deployments(api: APIClient, whole_fleet: dict[str, Any], viewer_api: APIClient) -> None:
     path = f"{V1}/plans/{whole_fleet['other'].pk}/approve/"
     problem(viewer_api.post(path), 403, "permission-denied")

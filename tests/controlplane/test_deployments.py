@@ -257,6 +257,18 @@ def test_a_replica_over_two_nodes_is_not_launched(deployment: Deployment, operat
         services.launch_deployment(actor=operator, deployment=deployment)
 
 
+def test_stop_goes_by_what_is_there_now(deployment: Deployment, operator: User, sent: list) -> None:
+    stale = Deployment.objects.get(pk=deployment.pk)
+    make_ready(deployment, operator)
+    late = Deployment.objects.get(pk=deployment.pk)
+    assert services.stop_deployment(actor=operator, deployment=stale) is not None, "read before it was started"
+    with pytest.raises(ValidationError, match="is stopping already"):
+        services.stop_deployment(actor=operator, deployment=late)
+    Deployment.objects.filter(pk=deployment.pk).delete()
+    with pytest.raises(ValidationError, match="deleted in this moment"):
+        services.stop_deployment(actor=operator, deployment=late)
+
+
 def test_stop_of_what_never_ran(deployment: Deployment, operator: User) -> None:
     assert services.stop_deployment(actor=operator, deployment=deployment) is None
     deployment.refresh_from_db()

@@ -116,7 +116,7 @@ class PlanViewSet(WhatIfActions, ReadViewSet):
         return accepted(plan.job, JobSerializer(plan.job, context=self.get_serializer_context()).data, plan)
 
     @extend_schema(request=None, responses=shapes.PlanSerializer)
-    @action(detail=True, methods=["post"])
+    @action(detail=True, methods=["post"], changing_role=Role.OPERATOR)
     def approve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Accept the plan: its placements become deployments. Twice changes nothing."""
         with acting():

@@ -14,7 +14,7 @@ from typing import Any
 
 BENCHMARKS = {
     "accuracy": ("memory", "latency", "engine-choice"),
-    "speed": ("simulate", "size", "place", "web"),
+    "speed": ("simulate", "size", "sessions", "place", "web"),
 }
 
 

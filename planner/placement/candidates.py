@@ -16,7 +16,7 @@ from planner.economics.cost import ServedLoad, break_even_utilisation, throughpu
 from planner.economics.energy import power_w
 from planner.economics.types import GpuHourPrice
 from planner.engines import EngineName, EngineSettings, ResolvedSettings, resolve, support
-from planner.errors import PlannerError, UnsupportedError
+from planner.errors import InfeasibleError, PlannerError, UnsupportedError
 from planner.evidence import Interval
 from planner.memory import fewer_sequences
 from planner.models.spec import ModelSpec
@@ -33,13 +33,14 @@ from planner.placement.sharing import (
     widened_rate,
 )
 from planner.placement.siteenergy import mean_electricity
-from planner.placement.sizing import Size, at_planned_load, carries, demand_per_s, instance, lightest, size
+from planner.placement.sizing import Size, at_planned_load, carries, demand_per_s, expected, instance, lightest, size
 from planner.plan_types import Candidate, PlanNode, PlanRequest, PlanWorkload
 from planner.serving.instance import Instance
 from planner.serving.sessions import longest_prompt, mean_prompt
 from planner.serving.types import Lengths, Performance, SloTarget
 
 TUNING_GAIN = 1.02  # a knob is turned only for a gain of 2 % or more: defaults are what people run
+SESSIONS_GAIN = 1.05  # their largest loads scatter by a few per cent where the cache becomes too small for them
 MAX_REPLICAS = 5000
 
 
@@ -109,6 +110,8 @@ class _Context:
         self.longest_prompt = longest_prompt(workload.load, workload.input_tokens, self.outputs)
         self.prompt = mean_prompt(workload.load, workload.input_tokens, self.outputs)
         self.expected_len = self.longest_prompt + self.outputs.longest
+        # what the last shape carried / what Little's law expects of it: where the search for the next one begins
+        self.times_expected = 0.0
 
 
 def _of_precision(context: _Context, engine: EngineName, precision: str) -> list[Candidate]:
@@ -121,8 +124,7 @@ def _of_precision(context: _Context, engine: EngineName, precision: str) -> list
         spans_nodes = all(settings.gpus > node.gpus for node in context.nodes)
         if spans_nodes and any(candidate.status == "ok" for candidate in found):
             continue  # an instance over several nodes is for what one node cannot hold
-        known = [c.replica_rate_per_s / c.gpus_per_replica for c in found if c.status == "ok" and c.sharers == 1]
-        candidate = _candidate(context, settings, near=known[-1] * settings.gpus if known else 0.0)
+        candidate = _candidate(context, settings)
         if candidate.status == "unsupported":
             if candidate.reasons in refused:
                 continue
@@ -144,7 +146,7 @@ def _shared(context: _Context, settings: EngineSettings, whole: Candidate) -> li
             made = on_share(_instance(context, asked), context.gpu, sharers)
             if not made.memory.fits:
                 break
-            near = whole.replica_rate_per_s / sharers
+            near = context.times_expected * expected(made, context.workload, context.outputs)
             sized = size(made, context.workload, context.outputs, context.request.seed, near)
         except PlannerError:
             break
@@ -180,7 +182,7 @@ def _without_repeats(found: list[Candidate]) -> list[Candidate]:
     return [c for c in found if c not in short or c is largest]
 
 
-def _candidate(context: _Context, settings: EngineSettings, near: float) -> Candidate:
+def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
     workload = context.workload
     blank = Candidate(
         id=candidate_id(workload.name, context.gpu.name, settings),
@@ -199,7 +201,7 @@ def _candidate(context: _Context, settings: EngineSettings, near: float) -> Cand
         if not made.memory.fits:
             reasons = made.memory.reasons or ("It does not fit into the memory of the GPU.",)
             return replace(blank, status="infeasible", reasons=reasons, settings=made.resolved, memory=made.memory)
-        made, sized, settings, tuned = _tuned(context, settings, made, near)
+        made, sized, settings, tuned = _tuned(context, settings, made)
     except UnsupportedError as error:
         return replace(blank, status="no_data", reasons=(str(error),))
     except PlannerError as error:
@@ -227,28 +229,39 @@ def _instance(context: _Context, settings: EngineSettings) -> Instance:
 
 
 def _tuned(
-    context: _Context, settings: EngineSettings, start: Instance, near: float
+    context: _Context, settings: EngineSettings, start: Instance
 ) -> tuple[Instance, Size, EngineSettings, tuple[str, ...]]:
-    """The variant of ``settings`` that carries most within the SLO; the defaults unless a knob gains 2 % or more."""
+    """The variant of ``settings`` that carries most within the SLO; the defaults unless a knob gains 2 % or more (5 %
+    for sessions), or they refuse what is asked.
+    """
     workload, seed = context.workload, context.request.seed
-    best, best_size, chosen = start, size(start, workload, context.outputs, seed, near), settings
-    if not context.generates:
-        return best, best_size, settings, ()
-    for variant in variants(settings, offline=workload.load.kind == "offline"):
+    best, chosen, best_size, refusal = start, settings, None, None
+    by_law = expected(start, workload, context.outputs)
+    gain = TUNING_GAIN if workload.load.turns is None else SESSIONS_GAIN
+    try:
+        best_size = size(start, workload, context.outputs, seed, context.times_expected * by_law)
+    except InfeasibleError as error:
+        refusal = error
+    if best_size is not None and by_law > 0 and best_size.share > 0:
+        context.times_expected = best_size.largest / by_law
+    for variant in variants(settings, offline=workload.load.kind == "offline") if context.generates else ():
         if not support(context.model, context.gpu, variant).ok:
             continue
         try:
             trial = _instance(context, variant)
             if not trial.memory.fits:
                 continue
-            wanted = best_size.largest_per_s * TUNING_GAIN
-            if workload.load.kind == "open" and wanted and not carries(trial, workload, context.outputs, seed, wanted):
+            wanted = best_size.largest * gain if best_size is not None else 0.0
+            searched = workload.load.kind != "offline"
+            if searched and wanted and not carries(trial, workload, context.outputs, seed, wanted):
                 continue
             trial_size = size(trial, workload, context.outputs, seed, wanted)
         except PlannerError:
             continue
-        if trial_size.share > best_size.share * TUNING_GAIN:
+        if best_size is None or trial_size.share > best_size.share * gain:
             best, best_size, chosen = trial, trial_size, variant
+    if best_size is None:
+        raise refusal or InfeasibleError("serves nothing", field="load")
     turned = [
         f"{name} = {getattr(chosen, name)}"
         for name in ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill", "capacity_policy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from planner.catalog.types import GpuSpec
@@ -13,6 +14,7 @@ from planner.placement.encoder import largest_encoder_load, simulate_encoder
 from planner.plan_types import PlanRequest, PlanWorkload
 from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.instance import Instance
+from planner.serving.littles_law import expected_load
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance, predict
 from planner.serving.simulator import simulate
@@ -54,7 +56,7 @@ class Size:
     share: float
     binding: str
     near_saturation: bool
-    largest_per_s: float = 0.0  # before the margin for saturation
+    largest: float = 0.0  # before the margin for saturation: requests/s, clients in a closed loop
 
 
 def demand_per_s(workload: PlanWorkload) -> float | None:
@@ -72,7 +74,8 @@ def demand_per_s(workload: PlanWorkload) -> float | None:
 def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, near: float = 0.0) -> Size:
     """Largest load of one instance; ``share`` 0 when even a light load breaks the SLO. Raises as the simulator does.
 
-    ``near`` requests/s that it may carry, 0 where nothing is known: a search for sessions begins there.
+    ``near`` requests/s, or clients of a closed loop, that it may carry, 0 where nothing is known: a search begins there
+    for sessions and clients.
     """
     load = workload.load
     if load.kind == "offline":
@@ -94,13 +97,23 @@ def size(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int
     return planned(largest, workload)
 
 
-def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, rate_per_s: float) -> bool:
-    """Whether one instance carries ``rate_per_s`` of an open load within the SLO: one simulation, no search."""
+def expected(instance: Instance, workload: PlanWorkload, outputs: Lengths) -> float:
+    """What ``size`` should find by Little's law: requests/s, or clients of a closed loop; 0 where that says nothing."""
+    if instance.model.task != "generate" or workload.load.kind == "offline" or not instance.memory.fits:
+        return 0.0
+    found = expected_load(instance, workload.load, workload.input_tokens, outputs, workload.slo)
+    return found.users if workload.load.kind == "closed" else found.rate_per_s
+
+
+def carries(instance: Instance, workload: PlanWorkload, outputs: Lengths, seed: int, most: float) -> bool:
+    """Whether one instance carries ``most`` requests/s (clients of a closed loop) within the SLO: one simulation."""
     load = workload.load
-    if load.arrival == "trace":
-        load = replace(load, times_s=trace_at_rate(load.times_s, rate_per_s))
+    if load.kind == "closed":
+        load = replace(load, concurrency=math.ceil(most))
+    elif load.arrival == "trace":
+        load = replace(load, times_s=trace_at_rate(load.times_s, most))
     else:
-        load = replace(load, rate_per_s=rate_per_s, requests=_requests(load))
+        load = replace(load, rate_per_s=most, requests=_requests(load))
     found = simulate(
         instance,
         load,
@@ -123,7 +136,8 @@ def planned(largest: LargestLoad, workload: PlanWorkload) -> Size:
         share = largest.concurrency / workload.load.concurrency if workload.load.concurrency else 0.0
     else:
         share = rate / demand if demand > 0 else 0.0
-    return Size(rate, band, share, largest.binding, largest.near_saturation, largest.rate_per_s)
+    most = float(largest.concurrency) if demand is None else largest.rate_per_s
+    return Size(rate, band, share, largest.binding, largest.near_saturation, most)
 
 
 def _requests(load: Load) -> int | None:

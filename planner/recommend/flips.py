@@ -17,7 +17,7 @@ from planner.demand import scaled_lengths
 from planner.placement.sizing import demand_per_s
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
-from planner.recommend.resizing import Rates, adapted, cheapest_of_each, rates_of, redeployed, resized
+from planner.recommend.resizing import Times, adapted, cheapest_of_each, redeployed, resized, times_expected
 from planner.recommend.verdict import engine_of
 from planner.verdict_types import CurveAt, FlipPoint
 from planner.words import ENGINE_LABEL, article, figure
@@ -215,6 +215,7 @@ def _simulated(
 ) -> list[FlipPoint]:
     top = cheapest_of_each(usable, workload, request)
     instances = {candidate.id: redeployed(workload, candidate, request) for candidate in top}
+    as_known = times_expected(top, instances, workload)
     found = []
     generates = get_model(workload.model).task == "generate"
     for name, field in (("input length", "input_tokens"), ("output length", "output_tokens")):
@@ -222,64 +223,65 @@ def _simulated(
             continue
         today = getattr(workload, field).expected
 
-        def at_length(value: float, near: Rates, field: str = field, today: float = today) -> list[Candidate]:
+        def at_length(value: float, times: Times, field: str = field, today: float = today) -> Sized:
             lengths = scaled_lengths(getattr(workload, field), value / today)
             changes: dict[str, Any] = {field: lengths}
-            return resized(top, instances, replace(workload, **changes), request, near)
+            asked = replace(workload, **changes)
+            sized = resized(top, instances, asked, request, times)
+            return sized, times_expected(sized, instances, asked)
 
         values = [today * factor for factor in LENGTH_FACTORS]
-        steps = _Steps(name, "tokens", today, values, at_length, top, inverse=True)
+        steps = _Steps(name, "tokens", today, values, at_length, (top, as_known))
         found.append(_stepwise(steps, workload, request, winner))
     if generates:
 
-        def with_adapters(value: float, near: Rates) -> list[Candidate]:
+        def with_adapters(value: float, times: Times) -> Sized:
             changed = {
                 candidate.id: adapted(instances[candidate.id], round(value), candidate, workload, request)
                 for candidate in top
             }
-            return resized(top, changed, workload, request, near)
+            sized = resized(top, changed, workload, request, times)
+            return sized, times_expected(sized, changed, workload)
 
         start = float(min(workload.adapters, ADAPTERS[-1]))
-        as_is = top if start == workload.adapters else []
+        as_is = (top, as_known) if start == workload.adapters else None
         steps = _Steps("number of adapters in a batch", "", start, list(ADAPTERS), with_adapters, as_is)
         found.append(_stepwise(steps, workload, request, winner))
     return found
 
 
+Sized = tuple[Sequence[Candidate], Times]
+"""Candidates with what they carry, and how many times what was expected of them that is."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """A parameter whose values must be simulated: ``at`` gives the candidates at a value, and takes the requests/s
-    that each may carry there; ``as_is`` those of today's value, empty where they must be simulated too; ``inverse``:
-    what is carried falls as the value grows.
+    """A parameter whose values must be simulated: ``at`` gives the candidates at a value, and takes how many times what
+    is expected of it each may carry there; ``as_is`` those of today's value, None where they must be simulated too.
     """
 
     parameter: str
     unit: str
     current: float
     values: list[float]
-    at: Callable[[float, Rates], list[Candidate]]
-    as_is: Sequence[Candidate]
-    inverse: bool = False
+    at: Callable[[float, Times], Sized]
+    as_is: Sized | None
 
 
 def _stepwise(steps: _Steps, workload: PlanWorkload, request: PlanRequest, winner: str | None) -> FlipPoint:
     """Search on a few simulated points, refined between the two that differ."""
     name, unit, current, values = steps.parameter, steps.unit, steps.current, steps.values
     seen: dict[float, CurveAt] = {}
-    carried: dict[float, Rates] = {}
-    if steps.as_is:
-        carried[current] = rates_of(steps.as_is)
+    times: dict[float, Times] = {} if steps.as_is is None else {current: steps.as_is[1]}
 
-    def near(value: float) -> Rates:
-        if not carried:
+    def nearest_known(value: float) -> Times:
+        if not times:
             return {}
-        known = min(carried, key=lambda each: abs(math.log((1.0 + value) / (1.0 + each))))
-        times = known / value if steps.inverse else 1.0
-        return {candidate: rate * times for candidate, rate in carried[known].items()}
+        return times[min(times, key=lambda each: abs(math.log((1.0 + value) / (1.0 + each))))]
 
     def wins(value: float) -> str | None:
-        found = list(steps.as_is) if steps.as_is and value == current else steps.at(value, near(value))
-        carried[value] = rates_of(found)
+        given = steps.as_is if steps.as_is is not None and value == current else None
+        found, times[value] = given or steps.at(value, nearest_known(value))
         seen[value] = _curve_at(value, found, workload, request, Change())
         return _winner(found, workload, request, Change())
 

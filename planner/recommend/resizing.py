@@ -12,7 +12,7 @@ from planner.placement.candidates import gpu_of_nodes
 from planner.placement.disaggregation import deployed
 from planner.placement.pools import unit_size
 from planner.placement.sharing import on_share
-from planner.placement.sizing import instance, size
+from planner.placement.sizing import expected, instance, size
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of
 from planner.recommend.verdict import engine_of
@@ -23,13 +23,25 @@ from planner.words import ENGINE_LABEL
 
 SIMULATED_CANDIDATES = 2  # of each engine, the cheapest ones
 
-Rates = Mapping[str, float]
-"""Requests/s that a replica carries, by candidate."""
+Times = Mapping[str, float]
+"""What a replica carries / what Little's law expects of it, by candidate: it changes little with lengths or adapters,
+so that the next search begins near its end.
+"""
+
+Instances = Mapping[str, Instance | Disaggregated | None]
 
 
-def rates_of(candidates: Sequence[Candidate]) -> dict[str, float]:
-    """What a replica of each candidate carries."""
-    return {candidate.id: candidate.replica_rate_per_s for candidate in candidates}
+def times_expected(candidates: Sequence[Candidate], instances: Instances, workload: PlanWorkload) -> dict[str, float]:
+    """How many times what is expected of it each of ``candidates`` carries of ``workload``."""
+    found = {}
+    for candidate in candidates:
+        made = instances[candidate.id]
+        by_law = expected(made, workload, workload.output_tokens) if isinstance(made, Instance) else 0.0
+        if by_law > 0:
+            closed = workload.load.kind == "closed"
+            carried = candidate.replica_share * workload.load.concurrency if closed else candidate.replica_rate_per_s
+            found[candidate.id] = carried / by_law
+    return found
 
 
 def cheapest_of_each(usable: Sequence[Candidate], workload: PlanWorkload, request: PlanRequest) -> list[Candidate]:
@@ -69,14 +81,14 @@ def adapted(
 
 def resized(
     top: Sequence[Candidate],
-    instances: Mapping[str, Instance | Disaggregated | None],
+    instances: Instances,
     workload: PlanWorkload,
     request: PlanRequest,
-    near: Rates | None = None,
+    times: Times | None = None,
 ) -> list[Candidate]:
     """The candidates with what they carry of the changed workload; those that no longer fit are left out.
 
-    ``near``: about what a replica of each may carry (see ``size``).
+    ``times``: about how many times what is expected of it each may carry, where that is known.
     """
     found = []
     outputs = workload.output_tokens
@@ -90,7 +102,9 @@ def resized(
             if isinstance(made, Disaggregated):
                 sized = unit_size(made, workload, request.seed)
             elif made.memory.fits:
-                sized = size(made, workload, outputs, request.seed, (near or {}).get(candidate.id, 0.0))
+                known = (times or {}).get(candidate.id, 0.0)
+                near = known * expected(made, workload, outputs) if known > 0 else 0.0
+                sized = size(made, workload, outputs, request.seed, near)
             else:
                 continue
         except PlannerError:

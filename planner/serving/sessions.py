@@ -47,11 +47,15 @@ def session_requests(load: Load, outputs: Lengths, token_s: float = TOKEN_S) -> 
 
 
 def longest_prompt(load: Load, inputs: Lengths, outputs: Lengths) -> int:
-    """Tokens of the longest prompt: of the last turn of the longest session, its earlier turns of mean length."""
+    """Tokens of the longest prompt: of the last turn of the longest session, its earlier turns together four standard
+    deviations above their mean, or the longest possible.
+    """
     if load.turns is None:
         return inputs.longest
-    before = (load.turns.longest - 1) * (inputs.expected + outputs.expected)
-    return load.shared_tokens + math.ceil(before) + inputs.longest
+    earlier = load.turns.longest - 1
+    spread = 4.0 * math.sqrt(earlier * (_variance(inputs) + _variance(outputs)))
+    before = earlier * (inputs.expected + outputs.expected) + spread
+    return load.shared_tokens + min(math.ceil(before), earlier * (inputs.longest + outputs.longest)) + inputs.longest
 
 
 def mean_prompt(load: Load, inputs: Lengths, outputs: Lengths) -> float:
@@ -63,6 +67,10 @@ def mean_prompt(load: Load, inputs: Lengths, outputs: Lengths) -> float:
     turns = load.turns.expected
     before = (_second_moment(load.turns) / turns - 1.0) / 2.0
     return load.shared_tokens + inputs.expected + before * (inputs.expected + outputs.expected)
+
+
+def _variance(lengths: Lengths) -> float:
+    return max(0.0, _second_moment(lengths) - lengths.expected**2)
 
 
 def _second_moment(lengths: Lengths) -> float:

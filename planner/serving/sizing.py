@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.errors import InputError
-from planner.serving import bands
+from planner.serving import bands, bracket
 from planner.serving.arrivals import mean_rate, trace_at_rate
 from planner.serving.instance import Instance
+from planner.serving.littles_law import Expected, expected_load
 from planner.serving.metrics import slo_ratio
 from planner.serving.predict import performance
 from planner.serving.simulator import instance_rules, simulate
@@ -23,14 +24,22 @@ STEEP = 1.10
 BEYOND = 1.1
 """By how much a rate above the offline throughput is raised at a time."""
 
-STEPS_UP = ((0.3, 2.5), (0.7, 1.5), (1.0, 1.15))
-STEPS_DOWN = ((1.5, 0.87), (3.0, 0.75), (10.0, 0.5), (math.inf, 0.35))
-"""Sessions: up to this share of the SLO's limits that a rate takes, the next one is so many times as high."""
+LEAST = 0.01
+"""Share of what was expected of sessions below which nothing is tried any more."""
 
 KEPT_UP = 0.98
 """Share of the offered rate at which requests must leave for it to count as carried."""
 
 TRIES = 16
+CLIENTS_TOLERANCE, SESSIONS_TOLERANCE = 0.02, 0.03
+"""Shares of the number of clients that a search leaves open. Runs of sessions scatter more, where the cache becomes too
+small for them.
+"""
+
+SEEN = 1.1
+"""How many times as many sessions show whether they bring throughput, beyond what runs scatter."""
+
+MOST_CLIENTS = 8192
 WAITING = 0.1
 """More clients that raise throughput by less than this part of their share (a tenth more by a hundredth) only wait."""
 
@@ -40,8 +49,8 @@ class Search:
     """Simulates one instance at a load and remembers how often it did.
 
     ``simulated`` runs something else that serves (pools for prefill and decode); bands and seats are then those of
-    ``instance`` and ``seats``. ``near`` requests/s where a search for sessions begins, 0 where nothing is known: it
-    saves simulations, and the answer is the same within ``TOLERANCE``.
+    ``instance`` and ``seats``. ``near`` where a search for sessions (requests/s) or clients begins, 0 where nothing is
+    known: it saves simulations, and the answer is the same within ``TOLERANCE``.
     """
 
     instance: Instance
@@ -71,6 +80,14 @@ class Search:
 
     def offline(self) -> SimResult:
         return self._run(replace(self.load, kind="offline", requests=self.load.requests or OPEN_REQUESTS))
+
+    def step_up(self) -> float:
+        """By how much a load that is carried is raised at most."""
+        return bracket.NEAR**self.runs if self.near > 0 else bracket.UP[1]
+
+    def expected(self) -> Expected:
+        """What Little's law expects."""
+        return expected_load(self.instance, self.load, self.inputs, self.outputs, self.slo)
 
     def _run(self, load: Load) -> SimResult:
         self.runs += 1
@@ -116,9 +133,9 @@ def largest_load(
 ) -> LargestLoad:
     """The largest load of the kind of ``load`` within ``slo``, for ``replicas`` equal instances.
 
-    Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare), for
-    sessions from ``near`` on where it is given. Closed: on the number of clients. Offline: the throughput with
-    everything queued. Raises what ``simulate`` raises.
+    Open: bisection on the rate of one instance, the arrivals scaled in time (same seed, so that rates compare).
+    Sessions: from ``near`` requests/s on. Closed: the number of clients, from ``near`` on. Offline: the throughput
+    with everything queued. Raises what ``simulate`` raises.
     """
     return largest_of(Search(instance, load, input_tokens, output_tokens, slo, seed, near=near), replicas)
 
@@ -131,31 +148,23 @@ def largest_of(search: Search, replicas: int = 1) -> LargestLoad:
     """
     if search.load.kind == "closed":
         return _largest_concurrency(search, replicas)
-    if search.near > 0 and search.load.turns is not None:
-        return _largest_rate(search, search.near, search.near, replicas)
+    if search.load.kind == "open" and search.load.turns is not None:
+        return _largest_session_rate(search, replicas)
     top = search.offline()
     if search.load.kind == "offline":
         return _answer(search, replicas, top.req_per_s, top, steep=False)
     return _largest_rate(search, 0.9 * top.req_per_s, top.req_per_s, replicas)
 
 
-def _higher(search: Search, rate: float, ratio: float, offline: float) -> float:
+def _higher(search: Search, rate: float, offline: float) -> float:
     """The rate to try after ``rate`` was carried and nothing is known to be too much."""
     if search.load.turns is not None:
-        taken = ratio if search.slo else STEPS_UP[1][0]  # without limits nothing tells how far it is
-        return rate * next(step for most, step in STEPS_UP if taken <= most)
+        return bracket.higher(rate, None)
     return offline if rate < offline else rate * BEYOND
 
 
-def _lower(search: Search, rate: float, ratio: float) -> float:
-    """The rate to try after ``rate`` was too much and nothing is known to be carried."""
-    if search.load.turns is not None:
-        return rate * next(step for most, step in STEPS_DOWN if ratio <= most)
-    return rate * (0.5 if ratio < 1.5 else 0.4)
-
-
 def _largest_rate(search: Search, first: float, offline: float, replicas: int) -> LargestLoad:
-    low, low_result, high, too_much = 0.0, None, math.inf, 0.0
+    low, low_result, high = 0.0, None, math.inf
     rate = first
     for _ in range(TRIES):
         result = search.at_rate(rate)
@@ -163,53 +172,120 @@ def _largest_rate(search: Search, first: float, offline: float, replicas: int) -
         if search.carried(result, rate, offline):
             low, low_result = rate, result
         else:
-            high, too_much = rate, ratio
+            high = rate
         if high < math.inf and (high - low <= TOLERANCE * high or high < 1e-4 * offline):
             break
         if high == math.inf:
-            rate = _higher(search, rate, ratio, offline)
+            rate = _higher(search, rate, offline)
         else:
-            rate = 0.5 * (low + high) if low > 0 else _lower(search, high, ratio)
+            rate = 0.5 * (low + high) if low > 0 else high * (0.5 if ratio < 1.5 else 0.4)
     if low_result is None:
         return _answer(search, replicas, 0.0, None, steep=False)
     here = search.ratio(low_result)
-    beyond = too_much if search.load.turns is not None else 0.0  # sessions: often all that a little more would tell
-    if beyond <= max(STEEP * here, 1.0) or high > PROBE * low:
-        beyond = search.ratio(search.at_rate(PROBE * low))
-    full = search.load.turns is None and low >= 0.97 * offline
-    steep = full or (beyond > STEEP * max(here, 1e-9) and beyond > 1.0)
+    beyond = search.ratio(search.at_rate(PROBE * low))
+    steep = low >= 0.97 * offline or (beyond > STEEP * max(here, 1e-9) and beyond > 1.0)
     return _answer(search, replicas, low, low_result, steep=steep)
 
 
-def _largest_concurrency(search: Search, replicas: int) -> LargestLoad:
-    seats = search.seats or search.instance.resolved.max_num_seqs * search.instance.resolved.dp
-    limit = max(1, min(2 * seats, 8192))
-    low, low_result, high, only_waits = 0, None, limit + 1, False
-    clients = 1
-    while clients <= limit:
-        result = search.at_concurrency(clients)
-        within = search.ratio(result) <= 1.0
-        if not within or (low_result is not None and result.req_per_s <= 1.01 * low_result.req_per_s):
-            high, only_waits = clients, within
-            break
-        low, low_result = clients, result
-        clients *= 2
-    while high - low > max(1, int(0.02 * low)):
-        middle = (low + high) // 2
-        result = search.at_concurrency(middle)
-        within = search.ratio(result) <= 1.0
-        if within and (low_result is None or _gained(result, middle, low_result, low)):
-            low, low_result = middle, result
+def _largest_session_rate(search: Search, replicas: int) -> LargestLoad:
+    """As for clients of a closed loop, from the rate that Little's law expects."""
+    rate = search.near or search.expected().rate_per_s
+    low, low_result, high, above = 0.0, None, math.inf, 0.0
+    least = LEAST * rate
+    for _ in range(TRIES):
+        result = search.at_rate(rate)
+        ratio = search.ratio(result)
+        if ratio <= 1.0:
+            low, low_result = rate, result
         else:
-            high, only_waits = middle, within
+            high, above = rate, ratio
+        if low_result is None:
+            if high < least:
+                break
+            rate = bracket.lower(high, above)
+        elif high == math.inf:
+            rate = bracket.higher(low, search.ratio(low_result) if search.slo else None, search.step_up())
+        elif bracket.settled(low, search.ratio(low_result), high, above, TOLERANCE):
+            break
+        else:
+            rate = bracket.between(low, search.ratio(low_result), high, above)
     if low_result is None:
         return _answer(search, replicas, 0.0, None, steep=False)
-    found = _answer(search, replicas, low_result.req_per_s, low_result, steep=False)
+    here = search.ratio(low_result)
+    if above <= max(STEEP * here, 1.0) or high > PROBE * low:  # the rate that was too much often tells all
+        above = search.ratio(search.at_rate(PROBE * low))
+    return _answer(search, replicas, low, low_result, steep=above > STEEP * max(here, 1e-9) and above > 1.0)
+
+
+def _largest_concurrency(search: Search, replicas: int) -> LargestLoad:
+    """Outwards from what Little's law expects until one number is too much, then between what is carried and that.
+
+    Too much is also a number that only waits. Where none breaks the SLO, the lowest number carried must itself be seen
+    to gain on fewer.
+    """
+    expected = search.expected()
+    most = _most_clients(search, expected)
+    trials: dict[int, SimResult] = {}
+    seen = SEEN if search.load.turns is not None else 1.0
+    low, high, only_waits, gains = 0, most + 1, False, False
+    clients: int | None = min(most, max(1, round(search.near or expected.users)))
+    for _ in range(TRIES):
+        if clients is None:
+            break
+        result = trials[clients] = search.at_concurrency(clients)
+        within = search.ratio(result) <= 1.0
+        if 0 < clients < low:
+            gains = not within or _gained(trials[low], low, result, clients)
+            if not gains:
+                low, high = clients, low
+        elif within and low == 0:
+            low = clients
+        elif within and (clients < seen * low or _gained(result, clients, trials[low], low)):
+            low, gains = clients, gains or clients >= seen * low
+        else:
+            high, only_waits = clients, within
+        if only_waits and not gains and low > 1:
+            clients = max(1, round(low / bracket.WITHOUT_LIMIT))
+        else:
+            clients = _next_clients(search, trials, low, high, most, only_waits)
+    if low == 0:
+        return _answer(search, replicas, 0.0, None, steep=False)
+    found = _answer(search, replicas, trials[low].req_per_s, trials[low], steep=False)
     return replace(found, concurrency=low * replicas, binding="throughput" if only_waits else found.binding)
 
 
+def _most_clients(search: Search, expected: Expected) -> int:
+    """Twice as many as can be served at once, with those who pause meanwhile."""
+    seats = search.seats or search.instance.resolved.max_num_seqs * search.instance.resolved.dp
+    pausing = search.load.think_s / max(expected.answer_s, 1e-3)
+    return max(1, min(round(2 * seats * (1.0 + pausing)), MOST_CLIENTS))
+
+
+def _next_clients(
+    search: Search, trials: dict[int, SimResult], low: int, high: int, most: int, only_waits: bool
+) -> int | None:
+    """The number to try next; None when the answer is known well enough."""
+    if high - low <= 1:
+        return None
+    if high > most:
+        ratio = search.ratio(trials[low]) if search.slo else None
+        return min(most, max(low + 1, round(bracket.higher(low, ratio, search.step_up()))))
+    above = search.ratio(trials[high])
+    if low == 0:
+        return max(1, min(high - 1, round(bracket.lower(high, above))))
+    tolerance = CLIENTS_TOLERANCE if search.load.turns is None else SESSIONS_TOLERANCE
+    if only_waits:
+        return None if high - low <= tolerance * high else max(low + 1, round(math.sqrt(low * high)))
+    below = search.ratio(trials[low])
+    if bracket.settled(low, below, high, above, tolerance):
+        return None
+    return min(high - 1, max(low + 1, round(bracket.between(low, below, high, above))))
+
+
 def _gained(result: SimResult, clients: int, before: SimResult, fewer: int) -> bool:
-    """Whether ``clients`` bring more throughput than ``fewer``, rather than wait."""
+    """Whether ``clients`` bring more throughput than ``fewer``, rather than wait; of twice as many any are enough."""
+    if clients >= 2 * fewer:
+        return result.req_per_s > (1.0 + WAITING**2) * before.req_per_s
     return result.req_per_s >= before.req_per_s * (1.0 + WAITING * (clients / fewer - 1.0))
 
 
@@ -277,7 +353,7 @@ def _ceiling(search: Search) -> float:
     for _ in range(TRIES):
         if not search.carried(search.at_rate(rate), rate, offline):
             break
-        rate = _higher(search, rate, 0.0, offline)
+        rate = _higher(search, rate, offline)
     return rate
 
 

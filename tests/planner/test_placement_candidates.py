@@ -246,3 +246,23 @@ def test_encoder_refuses_a_prompt_beyond_its_budget() -> None:
 def test_adapters_reserve_slots() -> None:
     found = base_settings(workload("w", adapters=20, adapter_rank=32), EngineName.VLLM, "fp8", (2, 1, 1, 1))
     assert found == EngineSettings(EngineName.VLLM, tp=2, precision="fp8", max_loras=8, max_lora_rank=32)
+
+
+def test_sessions_are_sized_on_both_engines() -> None:
+    """TensorRT-LLM takes no prompt above its token budget by default: it was left out of every plan of uneven sessions
+    since the longest ones drawn passed the longest expected.
+    """
+    load = Load("closed", concurrency=300, turns=Lengths("uniform", low=2, high=14), think_s=20.0, shared_tokens=400)
+    users = workload(
+        "chat",
+        load=load,
+        input_tokens=Lengths("uniform", low=50, high=800),
+        output_tokens=Lengths("uniform", low=100, high=500),
+        slo=(SloTarget("ttft", "p90", 800.0), SloTarget("tpot", "mean", 40.0)),
+    )
+    found = candidates(users, request([node("a", gpus=1)], [users]))
+    whole = {c.settings.engine.value: c for c in found if c.status == "ok" and c.sharers == 1}
+    assert set(whole) == {"vllm", "tensorrt_llm"}
+    for c in whole.values():
+        assert 100 < c.replica_share * load.concurrency < 600
+        assert c.performance.ttft_ms.p90 <= 800.0

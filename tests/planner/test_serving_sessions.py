@@ -60,6 +60,16 @@ def test_each_turn_sends_all_that_was_said_before() -> None:
     assert longest_prompt(load, fixed(50), fixed(30)) == 100 + 5 * 80 + 50
 
 
+@pytest.mark.parametrize("turns", [fixed(3), uniform(2, 14), fixed(40)])
+def test_no_drawn_prompt_is_longer_than_the_longest_expected(turns: Lengths) -> None:
+    load = Load("closed", concurrency=400, turns=turns, shared_tokens=300)
+    longest = longest_prompt(load, *CHAT)
+    for seed in range(3):
+        drawn_prompts = drawn(load, seed, max_len=10**6).inputs
+        assert 0.6 * longest < drawn_prompts.max() <= longest
+    assert longest <= 300 + (turns.longest - 1) * 1300 + 800
+
+
 def test_one_session_alone_finds_all_but_its_newest_tokens() -> None:
     load = Load("open", rate_per_s=0.01, requests=5, turns=fixed(5), shared_tokens=64, think_s=2.0)
     requests = session_set(load, fixed(200), fixed(100), seed=0, block_tokens=16, max_len=32_768)

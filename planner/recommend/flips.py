@@ -17,7 +17,15 @@ from planner.demand import scaled_lengths
 from planner.placement.sizing import demand_per_s
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
-from planner.recommend.resizing import Times, adapted, cheapest_of_each, redeployed, resized, times_expected
+from planner.recommend.resizing import (
+    Times,
+    adapted,
+    cheapest_of_each,
+    lengthened,
+    redeployed,
+    resized,
+    times_expected,
+)
 from planner.recommend.verdict import engine_of
 from planner.verdict_types import CurveAt, FlipPoint
 from planner.words import ENGINE_LABEL, article, figure
@@ -227,8 +235,9 @@ def _simulated(
             lengths = scaled_lengths(getattr(workload, field), value / today)
             changes: dict[str, Any] = {field: lengths}
             asked = replace(workload, **changes)
-            sized = resized(top, instances, asked, request, times)
-            return sized, times_expected(sized, instances, asked)
+            fitting = {c.id: lengthened(instances[c.id], c, asked, request) for c in top}
+            sized = resized(top, fitting, asked, request, times)
+            return sized, times_expected(sized, fitting, asked)
 
         values = [today * factor for factor in LENGTH_FACTORS]
         steps = _Steps(name, "tokens", today, values, at_length, (top, as_known))

@@ -18,6 +18,7 @@ from planner.recommend.costing import Change, best_of
 from planner.recommend.verdict import engine_of
 from planner.serving.disaggregated import Disaggregated
 from planner.serving.instance import Instance
+from planner.serving.sessions import longest_prompt
 from planner.serving.types import Lengths
 from planner.words import ENGINE_LABEL
 
@@ -77,6 +78,23 @@ def adapted(
     unit = replace(made, prefill=changed(made.prefill), decode=changed(made.decode))
     refused = refusals(unit.decode.model, gpu, unit.prefill.resolved, unit.decode.resolved)
     return None if refused else unit
+
+
+def lengthened(
+    made: Instance | Disaggregated, candidate: Candidate, workload: PlanWorkload, request: PlanRequest
+) -> Instance | Disaggregated:
+    """``made`` with room in a step for the longest prompt of ``workload``, as an operator has to give it where prompts
+    are not cut into chunks.
+    """
+    if not isinstance(made, Instance) or made.resolved.enable_chunked_prefill:
+        return made
+    longest = longest_prompt(workload.load, workload.input_tokens, workload.output_tokens)
+    needed = min(longest, made.resolved.max_model_len)
+    if needed <= made.resolved.max_num_batched_tokens:
+        return made
+    gpu = gpu_of_nodes(candidate.gpu, request.nodes)
+    resolved = replace(made.resolved, max_num_batched_tokens=needed)
+    return on_share(instance(made.model, gpu, resolved, request), gpu, candidate.sharers)
 
 
 def resized(

@@ -27,7 +27,14 @@ class BaseModel(models.Model):
     typed_by_people: ClassVar[bool] = False  # its texts hold no control characters; what engines print may
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
-        """Check every field; a number must be finite (NaN passes every other comparison)."""
+        """Check every field; a number must be finite (NaN passes every other comparison).
+
+        A list or object that a form left empty is its default, which the column takes.
+        """
+        for field in self._meta.concrete_fields:
+            empty = isinstance(field, models.JSONField) and getattr(self, field.attname) is None
+            if empty and field.blank and not field.null:
+                setattr(self, field.attname, field.get_default())
         super().clean_fields(exclude=exclude)
         skipped = exclude or ()
         for field in self._meta.concrete_fields:

@@ -26,6 +26,14 @@ def default_engines() -> list[str]:
     return list(ENGINES)
 
 
+def check_at_most(record: models.Model, limits: dict[str, float]) -> None:
+    """Raise ValidationError for a number beyond what any device has: a slip of the keyboard, or another unit."""
+    for name, limit in limits.items():
+        value = getattr(record, name)
+        if isinstance(value, (int, float)) and value > limit:
+            raise ValidationError({name: f"{value:,g} is more than {limit:,g}, which no device has; check the unit."})
+
+
 def validate_engines(value: object) -> None:
     """A non-empty list of known engines."""
     if not isinstance(value, list) or not value or any(item not in ENGINES for item in value):
@@ -148,6 +156,14 @@ class GpuModel(BaseModel):
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        """Its memory is that of one GPU."""
+        check_at_most(self, {"memory_gib": 10_000})
+
+
+NODE_LIMITS = {"cpu_cores": 100_000, "memory_gib": 1e6, "max_power_w": 1e6, "rack_units": 1000, "network_gb_s": 1e5}
+"""Far above a rack of 576 GPUs."""
+
 
 class NodeType(BaseModel):
     """A server model: equal GPUs inside one or more NVLink domains."""
@@ -190,7 +206,8 @@ class NodeType(BaseModel):
         return self.name
 
     def clean(self) -> None:
-        """The NVLink domain divides the GPUs."""
+        """The NVLink domain divides the GPUs; its numbers are those of one server or rack."""
+        check_at_most(self, NODE_LIMITS)
         if self.gpus and self.nvlink_domain and self.gpus % self.nvlink_domain:
             raise ValidationError(
                 {"nvlink_domain": f"{self.nvlink_domain} does not divide {self.gpus} GPUs; use a divisor."}
@@ -326,7 +343,9 @@ class Gpu(BaseModel):
             raise ValidationError(
                 {"index": f"{self.index} is beyond the {self.node.node_type.gpus} GPUs of {self.node.node_type}."}
             )
-        if self.mig_slices and self.node_id:
+        self.mig_slices = self.mig_slices or []
+        written = isinstance(self.mig_slices, list) and all(isinstance(s, str) and s.strip() for s in self.mig_slices)
+        if self.mig_slices and written and self.node_id:
             self.mig_enabled = True
             try:
                 check_partition(self.node.node_type.gpu_model.name, [item.split()[0] for item in self.mig_slices])

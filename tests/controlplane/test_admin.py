@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
@@ -13,7 +14,7 @@ from django.urls import reverse
 from controlplane.core.models import ApiToken, ChangeLog, IdempotencyKey, SiteRole, User
 from controlplane.core.tokens import create_token
 from controlplane.deployments.models import Deployment, Endpoint
-from controlplane.inventory.models import Gpu, Node, Site
+from controlplane.inventory.models import Gpu, GpuModel, Node, NodeType, Site
 from controlplane.jobs.models import Job
 from controlplane.planning.models import Plan
 from controlplane.workloads.models import LlmModel
@@ -106,6 +107,36 @@ def test_a_related_record_that_is_none_is_an_error_of_its_field(console: Client,
     assert {"site", "node_type"} <= set(errors)
     assert b'value="typed name"' in answer.content
     assert Node.objects.count() == before
+
+
+@pytest.mark.parametrize("typed", ["", "null", "-1", "[1, 2]", "NaN", "{}", '[""]', '["1g.10gb"]'])
+def test_slices_of_a_gpu_may_be_emptied_and_wrong_ones_are_named(console: Client, typed: str) -> None:
+    gpu = Gpu.objects.filter(mig_enabled=False).first()
+    assert gpu is not None
+    answer = console.post(
+        page(Gpu, "change", gpu.pk),
+        {"node": gpu.node_id, "index": gpu.index, "state": "reserved", "mig_slices": typed, "serial": "typed"},
+    )
+    before = gpu.state
+    gpu.refresh_from_db()
+    if typed in ("", "null", "{}"):
+        assert answer.status_code == 302
+        assert (gpu.mig_slices, gpu.state) == ([], "reserved")
+    elif typed != '["1g.10gb"]':
+        assert answer.status_code == 200
+        assert "mig_slices" in answer.context["adminform"].form.errors
+        assert b'value="typed"' in answer.content
+        assert gpu.state == before
+
+
+@pytest.mark.parametrize(
+    ("model", "field"), [(GpuModel, "memory_gib"), (NodeType, "network_gb_s"), (NodeType, "max_power_w")]
+)
+def test_a_number_that_no_device_has_is_refused(console: Client, model: Any, field: str) -> None:
+    record = model.objects.first()
+    setattr(record, field, 1e40)
+    with pytest.raises(ValidationError, match="which no device has"):
+        record.full_clean()
 
 
 def test_select_all_of_an_export_works_under_the_policy(console: Client) -> None:

@@ -96,7 +96,7 @@ def test_pages_of_an_empty_installation_say_what_to_do_next(sign_in: Callable[[U
     page = sign_in(fleet_fixture.make_user())
     for path, words in (
         ("/", "Add a site, a node type and nodes to begin."), ("/fleet/", "No nodes yet"),
-        ("/workloads/", "Describe a workload"),
+        ("/fleet/nodes/", "No nodes yet"), ("/workloads/", "Describe a workload"),
         ("/plans/", "New scenario"), ("/deployments/", "No deployments yet"), ("/validation/", "Nothing measured yet"),
         ("/jobs/", "No jobs yet"), ("/rules/", "No plan has checked them yet"), ("/fleet/prices/", "No GPU models yet"),
     ):  # fmt: skip

@@ -30,7 +30,6 @@ _AXIS = {
     "zerolinewidth": 1,
     "tickcolor": palette.AXIS,
     "tickfont": {"color": palette.TEXT_2, "size": 12},
-    "ticklabelstandoff": 4,
     "title": {"font": {"color": palette.TEXT_2, "size": 12}, "standoff": 8},
     "automargin": True,
     "separatethousands": True,
@@ -55,7 +54,7 @@ TEMPLATE: dict[str, Any] = {
         "hovermode": "closest",
         "dragmode": False,
         "xaxis": {**_AXIS, "showgrid": False},
-        "yaxis": {**_AXIS, "showgrid": True},
+        "yaxis": {**_AXIS, "showgrid": True, "ticklabelstandoff": 4},
         "bargap": 0.28,
         "separators": ".,",
     }

@@ -177,7 +177,7 @@ def burst_timeline(
     traces.append({**cache, "showlegend": False})  # alone on its axis, which names it
     end = max(t)
     figure_layout = {
-        "xaxis": axis("Time", "s", anchor="y2", range=[0, end]),
+        "xaxis": axis("Time", "s", anchor="y2", range=[0, end], nticks=8),
         "yaxis": axis("Requests", domain=[0.42, 1], rangemode="tozero"),
         "yaxis2": axis("KV in use", "%", domain=[0, 0.32], range=[0, _ceiling(max(kv))]),
         "shapes": [

@@ -21,6 +21,7 @@ from planner.jsonio import from_json, to_json
 from planner.placement.devices import gpus_worth
 from planner.plan_types import Placement, PlanRequest
 from planner.recommend.bill import placed_mixes
+from planner.words import ENGINE_LABEL
 
 Json = Mapping[str, Any]
 FEWEST, MOST = 2, 4
@@ -173,7 +174,8 @@ def as_csv(found: Comparison) -> bytes:
         write([section, inert(item), field, unit, *cells, "yes" if len(set(map(str, values))) > 1 else ""])
 
     for total in found.totals:
-        line("Totals", "", total.word, total.unit, total.values)
+        unit = total.unit or ("share" if total.kind == "share" else "")  # pages show it in per cent
+        line("Totals", "", total.word, unit, total.values)
     for row in found.workloads:
         for field, unit, get in _CELL_COLUMNS:
             unit = unit.replace("USD", found.currency)
@@ -184,7 +186,7 @@ def as_csv(found: Comparison) -> bytes:
 
 
 _CELL_COLUMNS: tuple[tuple[str, str, Any], ...] = (
-    ("Engine", "", lambda c: " and ".join(c.engines)), ("GPU", "", lambda c: c.gpu),
+    ("Engine", "", lambda c: " and ".join(ENGINE_LABEL.get(e, e) for e in c.engines)), ("GPU", "", lambda c: c.gpu),
     ("Parallelism", "", lambda c: c.parallelism), ("Precision", "", lambda c: c.precision),
     ("Replicas", "", lambda c: c.replicas), ("GPUs", "", lambda c: c.gpus),
     ("Nodes", "", lambda c: " ".join(c.nodes)), ("Cost of GPUs", "USD/h", lambda c: c.usd_per_hour),

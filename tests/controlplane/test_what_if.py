@@ -157,6 +157,11 @@ def test_the_table_holds_everything_and_no_formula(base: Plan, planner: User) ->
     assert all(len(row) == len(rows[0]) for row in rows)
     line = next(row for row in rows if row[2] == "Placed GPUs")
     assert line[-1] == "yes"
+    units = {row[2]: row[3] for row in rows if row[0] == "Totals"}
+    assert (units["Least headroom"], units["Gap to the bound"]) == ("share", "share")
+    engines = {name for row in rows if row[2] == "Engine" for name in row[4:-1] if name}
+    assert engines
+    assert engines <= {"vLLM", "TensorRT-LLM", "vLLM and TensorRT-LLM", "TensorRT-LLM and vLLM"}
     assert not any(cell.startswith("=") for row in rows for cell in row)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -24,7 +25,7 @@ admin.site.unregister(Group)  # roles are what counts here
 class KnownChoice(AutocompleteSelect):
     """A related record found while typing; what is no key of any is refused by the field, not by the database."""
 
-    def optgroups(self, name: str, value: list[str], attr: Any = None) -> Any:
+    def optgroups(self, name: str, value: Sequence[str], attr: Any = None) -> Any:
         """The chosen records; keys that cannot be any are left out."""
         return super().optgroups(name, [key for key in value if self._may_be(key)], attr)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.explain import explanation
-from benchmarks.accuracy.own_runs import h200_rows, own_rows, series4_rows, series5_rows, worker_rows
+from benchmarks.accuracy.own_runs import h200_rows, own_rows, series4_rows, series5_rows, series6_rows, worker_rows
 from benchmarks.accuracy.residuals import cross_validated, write
 from benchmarks.accuracy.rows import (
     DATA,
@@ -45,13 +45,23 @@ KINDS = (
     "h200_series4",
     "h200_series5",
     "h200_front",
+    "h200_series6",
+    "h200_adapters",
     "disagg",
 )
 NOT_ITS_OWN = ("serving_stated", "contradictory", "disagg")
 """Kinds that aiconfigurator's estimate is not held beside: the same rows again, rows that nothing can meet, and pools,
 which it sizes otherwise."""
 
-OF_THIS_PROJECT = ("h200_runs", "h200_worker", "h200_series4", "h200_series5", "h200_front")
+OF_THIS_PROJECT = (
+    "h200_runs",
+    "h200_worker",
+    "h200_series4",
+    "h200_series5",
+    "h200_front",
+    "h200_series6",
+    "h200_adapters",
+)
 """Kinds that a folder of other measurements does not hold."""
 
 
@@ -195,6 +205,8 @@ def run(argv: list[str]) -> dict[str, Any]:
         ("h200_series4", series4_rows),
         ("h200_series5", series5_rows),
         ("h200_front", lambda: series5_rows(held=False)),
+        ("h200_series6", series6_rows),
+        ("h200_adapters", lambda: series6_rows(adapters=True)),
         ("disagg", lambda: disagg_rows(options.unstated, folder)),
     ):
         elsewhere = folder != DATA and name in OF_THIS_PROJECT

@@ -1,4 +1,4 @@
-"""Our own runs of vLLM 0.24.0 on one H200, in five series, as rows that the accuracy benchmarks score."""
+"""Our own runs of vLLM 0.24.0 on one H200, in six series, as rows that the accuracy benchmarks score."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ OWN_RUNS = DATA.parent / "h200_runs" / "results.csv"
 WORKER_RUNS = OWN_RUNS.with_name("worker.csv")
 SERIES4 = DATA.parent / "h200_series4" / "results.csv"
 SERIES5 = DATA.parent / "h200_series5" / "results.csv"
+SERIES6 = DATA.parent / "h200_series6" / "results.csv"
 SHARE_OF_SMALL_POOL = 0.15907
 """Share of memory that leaves Qwen3-8B the 2,500 blocks which ``--num-gpu-blocks-override`` gave it in those runs."""
 
@@ -66,6 +67,29 @@ def series5_rows(*, held: bool = True) -> list[MeasuredRow]:
     ]
 
 
+def series6_rows(*, adapters: bool = False) -> list[MeasuredRow]:
+    """The sixth series: long contexts, an FP8 cache, bursts and the base model beside adapters, or (``adapters``) the
+    runs that name adapters, which the time of adapters was fitted on.
+    """
+    rows = []
+    for row in _read_plain(SERIES6):
+        named = int(row["adapters"])
+        if bool(named) != adapters:
+            continue
+        stated: dict[str, Any] = {
+            "max_model_len": int(row["max_model_len"]),
+            "enable_prefix_caching": False,
+            "kv_cache_max_tokens": int(row["pool_tokens"]),
+            "kv_cache_dtype": row["kv_cache_dtype"],
+        }
+        if named:
+            stated |= {"max_loras": min(named, int(row["max_loras"])), "max_lora_rank": int(row["max_lora_rank"])}
+        words = f" {named} adapters of rank {row['max_lora_rank']}" if named else f" cache {row['kv_cache_dtype']}"
+        kind = "h200_adapters" if adapters else "h200_series6"
+        rows.append(_prompts_alone(row, _on_h200(row, kind, stated, words)))
+    return rows
+
+
 def _series(kind: str, path: Path) -> list[MeasuredRow]:
     rows = []
     for row in _read_plain(path):
@@ -77,11 +101,15 @@ def _series(kind: str, path: Path) -> list[MeasuredRow]:
         if spread:
             stated["input_tokens"], stated["output_tokens"] = (_spread(int(row[n]), spread) for n in ("isl", "osl"))
             words = " mixed"
-        found = _on_h200(row, kind, stated, words)
-        if row["osl"] == "1":
-            found = replace(found, measured={"ttft": (float(row["p50_ttft_ms"]), "p50")})
-        rows.append(found)
+        rows.append(_prompts_alone(row, _on_h200(row, kind, stated, words)))
     return rows
+
+
+def _prompts_alone(row: dict[str, str], found: MeasuredRow) -> MeasuredRow:
+    """Of outputs of one token the median TTFT is what was measured."""
+    if row["osl"] != "1":
+        return found
+    return replace(found, measured={"ttft": (float(row["p50_ttft_ms"]), "p50")})
 
 
 def _read_plain(path: Path) -> list[dict[str, str]]:
@@ -96,6 +124,9 @@ def _on_h200(row: dict[str, str], kind: str, stated: dict[str, Any], words: str)
         load: dict[str, Any] = {"kind": "closed", "concurrency": clients, "requests": requests}
     else:
         load = {"kind": "open", "rate_per_s": number(row["request_rate"]), "requests": requests}
+        shape = float(row.get("burstiness") or 1.0)  # of the gamma distribution of the times between arrivals
+        if shape != 1.0:
+            load |= {"arrival": "gamma", "cv": shape**-0.5}
     if row.get("turns", "1") != "1":
         load["turns"] = int(row["turns"])
     request = {

@@ -17,6 +17,9 @@ RESIDUALS = Path(__file__).resolve().parents[2] / "planner" / "serving" / "data"
 READ_WITH_SETTINGS = "serving"
 """Kind of the public serving rows with the settings that their source publishes (``serving_stated`` as they stand)."""
 
+HELD_BACK = ("h200_series5", "h200_front", "h200_series6", "h200_adapters")
+"""Own series kept out: the fifth and sixth are held back; their other runs overload a front end or fitted adapters."""
+
 
 def groups_of(s: Scored) -> tuple[str, ...]:
     """Whose residuals a row adds to. Rows read with settings count for requests that state settings only, our own runs
@@ -24,8 +27,8 @@ def groups_of(s: Scored) -> tuple[str, ...]:
     """
     own = s.residuals_of
     # pools have residuals of their own, the first H200 series is what we fitted on, a row that contradicts itself says
-    # nothing of errors; the fifth series is held back, and its other runs are overloads of a front end
-    if s.row.kind in ("disagg", "h200", "contradictory", "h200_series5", "h200_front"):
+    # nothing of errors
+    if s.row.kind in ("disagg", "h200", "contradictory", *HELD_BACK):
         return ()
     if s.row.kind == READ_WITH_SETTINGS:
         return (own,) if "," in own else ()

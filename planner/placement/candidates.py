@@ -23,7 +23,7 @@ from planner.models.spec import ModelSpec
 from planner.placement.billing import beyond_gpus_usd_per_hour, bill_of
 from planner.placement.fleet import fits_shape
 from planner.placement.problem import replicas_needed
-from planner.placement.shapes import base_settings, parallel_shapes, variants
+from planner.placement.shapes import adapter_notes, base_settings, parallel_shapes, variants
 from planner.placement.sharing import (
     on_share,
     shared_settings,
@@ -214,7 +214,8 @@ def _candidate(context: _Context, settings: EngineSettings) -> Candidate:
         reason = f"It would take {replicas:,} replicas: one carries {sized.rate_per_s:.3g} requests/s within the SLO."
         return replace(blank, status="infeasible", reasons=(reason,))
     warnings = support(context.model, context.gpu, settings).warnings
-    notes = tuned + saturation_notes(sized) + context.model.assumed + warnings + made.memory.notes
+    notes = tuned + saturation_notes(sized) + adapter_notes(workload)
+    notes += context.model.assumed + warnings + made.memory.notes
     return _priced(context, blank, made, sized, replicas, notes)
 
 

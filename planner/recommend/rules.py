@@ -246,8 +246,8 @@ def _agility(request: PlanRequest) -> RuleOfThumb:
     start = dict(request.operations.start_up_minutes).get("vllm", START_UP_MINUTES[EngineName.VLLM])
     swap_s, start_s = float(ADAPTER_SWAP_MINUTES) * 60, float(start) * 60
     sentence = (
-        f"True of adapters (about {swap_s:.0f} s, loaded at run time), not of revisions: a new model takes about "
-        f"{start_s:.0f} s from launch to healthy (94 s with a warm compile cache, 135 to 167 s cold)."
+        f"True of adapters (0.1 to {swap_s:.1f} s from files at hand, loaded at run time), not of revisions: a new "
+        f"model takes about {start_s:.0f} s from launch to healthy (94 s with a warm compile cache, 135 to 167 s cold)."
     )
     cases = (("adapter, seconds", swap_s), ("revision, seconds", start_s))
     return RuleOfThumb("agility", claim, "mixed", sentence, cases)

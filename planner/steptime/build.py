@@ -15,6 +15,7 @@ from planner.engines.vllm import USER
 from planner.evidence import Evidence, weakest
 from planner.models.spec import ModelSpec
 from planner.steptime import calibrated
+from planner.steptime.adapters import ADAPTER_LAUNCH_MS, AdapterOp
 from planner.steptime.efficiency import family
 from planner.steptime.front_end import front_end, host_floor, host_time, launch_time, rank_time, stage_time
 from planner.steptime.graph import AttentionOp, MlaOp, MoeOp, RankGraph, build_graph
@@ -97,6 +98,8 @@ def launch_ms(graph: RankGraph, resolved: ResolvedSettings, gpu: GpuSpec) -> flo
     latent = sum(op.count for op in graph.mixers if isinstance(op, MlaOp))
     layers = each.layer_ms * graph.layers + each.latent_ms * latent
     layers += each.experts_ms * sum(op.count for op in experts) + each.narrow_experts_ms * narrow
+    if layers:
+        layers += ADAPTER_LAUNCH_MS * sum(op.count for op in graph.tokens if isinstance(op, AdapterOp))
     return layers * (1.0 + resolved.speculative_tokens / graph.layers)
 
 

@@ -17,6 +17,7 @@ from planner.engines.precision import as_loaded, computes_natively
 from planner.engines.types import EngineName, ResolvedSettings
 from planner.models.sharding import VOCAB_PADDING, Parallel, RankLinear, linear_bits, linear_precision, rank_linears
 from planner.models.spec import Attention, Ffn, LayerGroup, Mla, ModelSpec, RecurrentState
+from planner.steptime.adapters import AdapterOp
 from planner.steptime.kernel_versions import all_reduce_factor, decode_factor, shared_experts_beside, travels_to_experts
 
 
@@ -151,7 +152,7 @@ class TransferOp:
 
 
 Mixer = AttentionOp | MlaOp | StateOp
-TokenOp = GemmOp | MoeOp | ElementwiseOp | AllReduceOp | TransferOp
+TokenOp = GemmOp | MoeOp | ElementwiseOp | AllReduceOp | TransferOp | AdapterOp
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ _EXPERT_ROLES = {"expert_gate_up", "expert_down"}
 _INDEXER = "self_attn.indexer."
 _LATENT_ROLES = {"mla_q_a", "mla_kv_a", "mla_q_b", "q", "o"}
 _LORA_TARGETS = {"qkv", "o", "gate_up", "down", "shared_gate_up", "shared_down"}
+_MERGED = {"qkv": 3, "gate_up": 2, "shared_gate_up": 2}  # matrices of one GEMM
 _NARROWED = {"fp8_block", "fp4"}
 """Formats whose activations vLLM scales by block in front of each GEMM; the rows hold the GEMM alone. Llama-3.1-70B in
 NVFP4 on one B200 decodes 1.7 ms slower than its GEMM rows, 5 us for each of 320."""
@@ -232,9 +234,7 @@ class _Builder:
             if self.narrows_inputs(op):
                 self.add(ElementwiseOp(values=op.k), op.count * count, shared)
             if self.resolved.max_loras and op.name in _LORA_TARGETS:
-                rank = self.resolved.max_lora_rank
-                self.add(ElementwiseOp(values=op.k + rank), op.count * count)  # into the adapters' rank
-                self.add(ElementwiseOp(values=rank + op.n), op.count * count)  # and back, added to the output
+                self.add(self.adapters(op), op.count * count)
         blocks = (group.mixer is not None) + (group.ffn is not None)
         self.add(ElementwiseOp(values=4 * self.model.hidden), blocks * count)
         if self.tp > 1:
@@ -243,6 +243,10 @@ class _Builder:
             self.norm_over_all_heads(group.mixer, count)
         if group.ffn is not None:
             self.ffn(group, group.ffn, linears)
+
+    def adapters(self, op: GemmOp) -> AdapterOp:
+        merged = _MERGED.get(op.name, 1)
+        return AdapterOp(op.k, op.n, merged, self.resolved.max_lora_rank, self.resolved.max_loras)
 
     def all_reduce(self, elements: int) -> AllReduceOp:
         return AllReduceOp(elements, self.tp, all_reduce_factor(self.resolved))

@@ -13,6 +13,7 @@ import numpy as np
 from planner.catalog.types import GpuSpec
 from planner.errors import UnsupportedError
 from planner.evidence import Evidence
+from planner.steptime.adapters import AdapterOp, adapter_evidence, adapter_ms
 from planner.steptime.efficiency import Efficiency, efficiency
 from planner.steptime.graph import (
     AllReduceOp,
@@ -68,7 +69,7 @@ def rank_imbalance(experts: int, ranks: int) -> float:
 
 
 class RooflineSource:
-    """Analytic times of one rank on ``gpu`` in nodes joined by ``fabric``; evidence is always ROOFLINE."""
+    """Analytic times of one rank on ``gpu`` in nodes joined by ``fabric``; evidence is ROOFLINE but for adapters."""
 
     def __init__(self, gpu: GpuSpec, engine: str, fabric: Fabric = Fabric()) -> None:  # noqa: B008 (frozen)
         if gpu.mem_bw_gb_s is None:
@@ -109,6 +110,9 @@ class RooflineSource:
             ms = self._moe(op, rows)
         elif isinstance(op, ElementwiseOp):
             ms = 2.0 * op.values * rows / (self.bytes_per_ms * self.efficiency.glue_bw) + self._launch()
+        elif isinstance(op, AdapterOp):
+            known, notes = adapter_evidence(self.engine, self.gpu)
+            return Timed(adapter_ms(op, rows) * op.count, known, notes)
         elif isinstance(op, AllReduceOp):
             moved = 2 * (op.gpus - 1) / op.gpus * 2.0 * op.hidden * rows
             ms = self._link(moved, op.gpus) * op.factor

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.catalog.types import GpuSpec
 from planner.evidence import Evidence, weakest
+from planner.steptime.adapters import AdapterOp
 from planner.steptime.clock import slowdown
 from planner.steptime.graph import (
     AllReduceOp,
@@ -49,6 +50,7 @@ _FAMILIES: dict[type, str] = {
     AttentionOp: "attention",
     MlaOp: "mla",
     StateOp: "state",
+    AdapterOp: "adapters",
 }
 _SHARE_THAT_COUNTS = 0.1
 _FORMULAS = {"glue", "transfer"}  # never tabulated: bytes over bandwidth plus a floor, checked on whole steps

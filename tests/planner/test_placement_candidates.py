@@ -16,7 +16,7 @@ from planner.errors import InputError
 from planner.evidence import Evidence
 from planner.placement.candidates import candidates
 from planner.placement.encoder import largest_encoder_load, simulate_encoder
-from planner.placement.shapes import base_settings, parallel_shapes, variants
+from planner.placement.shapes import adapter_notes, base_settings, parallel_shapes, variants
 from planner.placement.sizing import demand_per_s, per_replica_load
 from planner.placement.solver import solve
 from planner.serving.types import Lengths, Load, SloTarget
@@ -244,8 +244,12 @@ def test_encoder_refuses_a_prompt_beyond_its_budget() -> None:
 
 
 def test_adapters_reserve_slots() -> None:
-    found = base_settings(workload("w", adapters=20, adapter_rank=32), EngineName.VLLM, "fp8", (2, 1, 1, 1))
-    assert found == EngineSettings(EngineName.VLLM, tp=2, precision="fp8", max_loras=8, max_lora_rank=32)
+    few, many = (workload("w", adapters=count, adapter_rank=32) for count in (20, 40))
+    found = [base_settings(work, EngineName.VLLM, "fp8", (2, 1, 1, 1)) for work in (few, many)]
+    assert found[0] == EngineSettings(EngineName.VLLM, tp=2, precision="fp8", max_loras=20, max_lora_rank=32)
+    assert found[1].max_loras == 32
+    assert not adapter_notes(few)
+    assert "40 adapters share 32 slots" in adapter_notes(many)[0]
 
 
 def test_sessions_are_sized_on_both_engines() -> None:

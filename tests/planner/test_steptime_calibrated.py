@@ -93,6 +93,9 @@ def test_the_front_end_is_a_queue_with_a_cost_for_every_token() -> None:
     delays = front_end(settings("Qwen/Qwen3-8B", H200))
     # 256 streams at 18.5 ms a step: measured gaps of 21.9 ms, so the front end is the slower one
     assert 18.5 < 256 * delays.chunk_ms < 25.0
+    # later runs, which closed loops go by: 256 streams are sent a token each in 14.4 to 17.3 ms
+    assert delays.loop is not None
+    assert 14.0 < delays.loop.step_ms + 256 * delays.loop.large_step_chunk_ms < 17.5
     assert delays.request_serial_ms < delays.request_ms
     lone_prompt_extra = delays.request_ms + delays.response_ms + 2.048 * delays.request_ms_per_1k_tokens
     assert 11.0 < lone_prompt_extra < 19.0
@@ -100,9 +103,12 @@ def test_the_front_end_is_a_queue_with_a_cost_for_every_token() -> None:
 
 def test_host_work_beside_the_kernels_is_a_floor() -> None:
     small = step("Qwen/Qwen3-0.6B", H200)
-    # measured: 1.73 ms at one stream, 2.95 at 32; a lone prompt of 1024 tokens some 15 ms
+    # measured by the engine: 1.73 ms at one stream, 2.76 at 64, 3.95 at 128 and 10.77 at 512; a lone prompt of 1024
+    # tokens some 15 ms. (32 streams take longer than 64 do, 2.95 ms in three runs: cause not found.)
     assert small.decode_ms(1, 1100) == pytest.approx(1.73, rel=0.03)
-    assert small.decode_ms(32, 1100) == pytest.approx(2.95, rel=0.05)
+    assert small.decode_ms(64, 256) == pytest.approx(2.76, rel=0.05)
+    assert small.decode_ms(128, 256) == pytest.approx(3.95, rel=0.05)
+    assert small.decode_ms(512, 256) == pytest.approx(10.77, rel=0.05)
     assert small.mixed_ms(1024, 0, 1) == pytest.approx(15.0, rel=0.1)
     assert small.mixed_ms(256, 0, 1) < 8.0  # within the captured sizes
     large = step("Qwen/Qwen3-8B", H200)
@@ -134,13 +140,6 @@ def test_eager_execution_is_launch_bound_at_small_batches() -> None:
     assert slow.mixed_ms(8192, 0, 0.0) == pytest.approx(plain.mixed_ms(8192, 0, 0.0))
     assert slow.evidence is Evidence.EXTRAPOLATED
     assert slow.tables.graph_sizes.size == 0
-
-
-def test_adapters_cost_two_small_kernels_a_matrix() -> None:
-    plain = step("Qwen/Qwen3-8B", H200)
-    adapted = step("Qwen/Qwen3-8B", H200, max_loras=4)
-    extra = adapted.decode_ms(1, 1024) - plain.decode_ms(1, 1024)
-    assert 0.5 < extra < 1.5  # 36 layers x 4 matrices x 2 kernels of 3 us
 
 
 def test_a_hand_over_that_leaves_the_node_takes_longer() -> None:

@@ -63,7 +63,7 @@ def test_an_endpoint_shows_every_column(model: Any) -> None:
         "core.User": {"password", "is_superuser"},
         "core.ApiToken": {"digest"},
         "workloads.Trace": {"packed"},
-        "planning.Plan": {"request", "result", "model_digests", "discarded_at"},  # the snapshot: at /request/, and its seal
+        "planning.Plan": {"request", "result", "model_digests", "discarded_at"},  # the snapshot and its seal
         "planning.Scenario": {"discarded_at"},
         "jobs.Job": {"sent_at", "observed_sequence", "log_lines"},
         "workloads.SloTarget": set(),

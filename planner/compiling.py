@@ -24,6 +24,7 @@ SOURCES = (
     "serving/admission.py",
     "serving/aggregates.py",
     "serving/finish.py",
+    "serving/front_loop.py",
     "serving/kernel.py",
     "serving/leap.py",
     "serving/lockstep.py",

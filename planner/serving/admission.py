@@ -75,6 +75,7 @@ from planner.serving.state import (
     S_ID,
     S_INPUT,
     S_OUTPUT,
+    S_REQUEST,
     S_SEQ,
     S_STATE,
     T_FIRST,
@@ -284,6 +285,7 @@ def _seat(s: KernelState, head: int, hit: int) -> int:
     s.slots[slot, S_GENERATED] = 0
     s.slots[slot, S_HIT] = hit
     s.slots[slot, S_ID] = s.ids[head] if s.ids.size > 0 else -1
+    s.slots[slot, S_REQUEST] = head
     s.times[slot, T_SEND] = s.sent[head]
     s.times[slot, T_FIRST] = -1.0
     s.ints[I_NEXT] = head + 1

@@ -13,7 +13,7 @@ from planner.serving import state as k
 from planner.serving.arrivals import Prefixes, RequestSet
 from planner.serving.kernel import advance
 from planner.serving.types import F64, I64
-from planner.steptime.types import StepModel, kernel_args
+from planner.steptime.types import FrontEnd, StepModel, kernel_args
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class InstanceRun:
         delays[k.Q_REQUEST_SERIAL] = front.request_serial_ms
         delays[k.Q_CHUNK] = front.chunk_ms
         delays[k.Q_MERGE_BELOW] = front.merge_below
+        if front.loop is not None:
+            set_loop(delays, front)
         self.delays = delays
         self.ints = np.zeros(k.I_COUNT, dtype=np.int64)
         self.ints[k.I_FREE] = rules.pool_blocks
@@ -99,6 +101,7 @@ class InstanceRun:
         self.chain = np.zeros(0, dtype=np.int32)
         self.spans: I64 = np.zeros((0, 2), dtype=np.int64)
         self.cache = np.zeros((0, k.C_COUNT), dtype=np.int32)
+        self.make_loop(0, 0)
 
     def visible_ms(self, sent_ms: F64, inputs: I64) -> F64:
         """When the scheduler sees open-loop requests sent at ``sent_ms`` (ascending).
@@ -109,10 +112,25 @@ class InstanceRun:
         received = np.maximum.accumulate(sent_ms - serial) + serial + self.delays[k.Q_REQUEST_SERIAL]
         return received + self.delays[k.Q_REQUEST] + self.delays[k.Q_REQUEST_PER_1K] * inputs / 1000.0
 
-    def give(self, requests: RequestSet) -> None:
-        """Hand over all requests of a run. Raises InfeasibleError when one of them can never be served."""
+    def make_loop(self, requests: int, clients: int) -> None:
+        """Room in the API server's loop for so many requests, of which each client has one under way."""
+        self.arrivals = np.zeros((requests, k.A_COUNT))
+        self.arrivals[:, k.A_FIRST] = np.inf
+        self.box = np.zeros((4 * clients + 8, k.O_COUNT))
+        self.firsts = np.zeros(clients + 1, dtype=np.int64)
+        self.lasts = np.zeros((clients + 1, 2), dtype=np.int64)
+
+    def give(self, requests: RequestSet, *, alone: bool = True) -> None:
+        """Hand over all requests of a run. Raises InfeasibleError when one of them can never be served.
+
+        Those of a closed loop go through the API server's loop (``front_loop``), unless the instance is not ``alone``:
+        one of several that step together.
+        """
         check_fit(requests.inputs, requests.outputs, self.rules)
-        if requests.closed or float(requests.sent_ms.max()) == 0.0:
+        looped = requests.closed and alone and self.delays[k.Q_LOOP_REQUEST] > 0.0
+        if looped:
+            visible = np.full(requests.size, np.inf)  # until the loop has taken them in
+        elif requests.closed or float(requests.sent_ms.max()) == 0.0:
             # all at once: worked on together, they come out together
             received = self.delays[k.Q_REQUEST_SERIAL] * requests.first_issued
             self.floats[k.F_RECEIVED] = received
@@ -131,6 +149,9 @@ class InstanceRun:
         self.think = requests.think_ms
         self.ints[k.I_ISSUED] = requests.first_issued
         self.policy[k.P_CLOSED] = requests.closed
+        if looped:
+            self.policy[k.P_LOOP] = 1
+            self.make_loop(requests.size, issued)
         self.policy[k.P_REQUESTS] = requests.size
 
     def append(self, sent: F64, inputs: I64, outputs: I64, hits: I64) -> None:
@@ -173,6 +194,10 @@ class InstanceRun:
             self.chain,
             self.spans,
             self.cache,
+            self.arrivals,
+            self.box,
+            self.firsts,
+            self.lasts,
         )
 
     def widen(self, rows: int) -> None:
@@ -225,6 +250,23 @@ class InstanceRun:
         taken = self.records[:done].copy()
         self.ints[k.I_DONE] = 0
         return taken
+
+
+def set_loop(delays: F64, front: FrontEnd) -> None:
+    """Fill in the delays of the API server's loop. A lone request waits there as long as it does outside."""
+    loop = front.loop
+    assert loop is not None
+    latency = front.request_ms + front.request_serial_ms - loop.request_ms - loop.step_ms
+    delays[k.Q_LOOP_REQUEST] = loop.request_ms
+    delays[k.Q_LOOP_REQUEST_PER_1K] = loop.request_ms_per_1k_tokens
+    delays[k.Q_LOOP_LATENCY] = max(0.0, latency)
+    delays[k.Q_LOOP_PARSING] = loop.parsing_share
+    delays[k.Q_LOOP_TURNS] = loop.turns
+    delays[k.Q_LOOP_END] = loop.end_ms
+    delays[k.Q_LOOP_CHUNK] = loop.chunk_ms
+    delays[k.Q_LOOP_LARGE_CHUNK] = loop.large_step_chunk_ms
+    delays[k.Q_LOOP_STEP] = loop.step_ms
+    delays[k.Q_TOKENISE_PER_1K] = loop.tokenise_ms_per_1k_tokens
 
 
 _SHARED = ("chain", "spans")

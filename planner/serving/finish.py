@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.compiling import part
 from planner.serving.aggregates import add_itl
+from planner.serving.front_loop import put_first, put_last, put_step
 from planner.serving.prefixcache import give_blocks, leave_units
 from planner.serving.state import (
     F_ALLOC_MS,
@@ -36,6 +37,7 @@ from planner.serving.state import (
     M_FIRSTS,
     M_FREE,
     P_CLOSED,
+    P_LOOP,
     P_POOL,
     P_REQUESTS,
     P_UNIT,
@@ -57,6 +59,7 @@ from planner.serving.state import (
     S_ID,
     S_INPUT,
     S_OUTPUT,
+    S_REQUEST,
     S_SEQ,
     S_STATE,
     T_FIRST,
@@ -80,6 +83,10 @@ def finish_step(s: KernelState) -> None:
     floats[F_LIVE_MS] += dur * (floats[F_KV_SUM] + floats[F_HELD])
     floats[F_PREFILLED] += floats[F_CUR_NEW]
     ints[I_STEPS] += 1
+    if s.policy[P_LOOP] != 0:
+        _hand_over(s, end_ms)
+        floats[F_NOW] = end_ms
+        return
     lag = _send_tokens(s, dur, end_ms)
     token_ms = end_ms + lag
     for i in range(ints[I_FIRST0 + cur]):
@@ -99,6 +106,26 @@ def finish_step(s: KernelState) -> None:
         for _ in range(count):
             issue(s, sent_ms, floats[F_RECEIVED])
     floats[F_NOW] = end_ms
+
+
+@part
+def _hand_over(s: KernelState, end_ms: float) -> None:
+    """Hand the step's tokens to the API server's loop, which fills in the records when it has sent them."""
+    ints = s.ints
+    cur = ints[I_SIDE]
+    tokens = ints[I_CUR_DECODES] + ints[I_FIRST0 + cur]
+    firsts, lasts = 0, ints[I_FIN0 + cur]
+    for i in range(ints[I_FIRST0 + cur]):
+        slot = s.lists[M_FIRSTS + cur, i]
+        if s.times[slot, T_FIRST] < 0.0:
+            s.times[slot, T_FIRST] = end_ms
+            put_first(s, s.slots[slot, S_REQUEST])
+            firsts += 1
+    for i in range(lasts):
+        slot = s.lists[M_FINISHING + cur, i]
+        put_last(s, s.slots[slot, S_REQUEST], ints[I_DONE])
+        _record(s, slot, end_ms)
+    put_step(s, end_ms, tokens, ints[I_CUR_DECODES], firsts, lasts)
 
 
 @part

@@ -5,7 +5,8 @@ in chunks and a router can look at replicas between arrivals. Decoding sequences
 costs the same at any batch size and equal decode steps are leapt over. Times in milliseconds.
 
 A step is planned while the one before runs (async scheduling), or after it. ``admission`` plans it by the rules of vLLM
-V1's scheduler or TensorRT-LLM's in-flight batcher, ``leap`` jumps over equal ones, ``finish`` hands out the tokens.
+V1's scheduler or TensorRT-LLM's in-flight batcher, ``leap`` jumps over equal ones, ``finish`` hands out the tokens,
+and ``front_loop`` is what passes between a closed loop's clients and the engine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from planner.compiling import compiled, part
 from planner.serving.admission import plan_step
 from planner.serving.finish import finish_step
+from planner.serving.front_loop import is_quiet, run_loop, run_until_seen
 from planner.serving.leap import can_leap, leap
 from planner.serving.state import (
     F_CUR_KV,
@@ -58,6 +60,7 @@ from planner.serving.state import (
     OK,
     P_ASYNC,
     P_BUDGET,
+    P_LOOP,
     P_MAX_SEQS,
     P_POOL,
     P_PP,
@@ -79,12 +82,17 @@ def advance(s: KernelState, tables: Any, until_ms: float) -> int:
     """
     ints, floats = s.ints, s.floats
     ahead = s.policy[P_ASYNC] != 0
+    loop = s.policy[P_LOOP] != 0
     while True:
         if floats[F_NOW] >= until_ms:
             return OK
+        if loop:
+            run_loop(s, floats[F_NOW])
         if ints[I_DONE] + s.policy[P_MAX_SEQS] + 8 > s.records.shape[0]:
             return RECORDS_FULL
         if ints[I_NOW_VALID] == 0 and ints[I_RUNNING] == 0 and ints[I_PREEMPTED] == 0:
+            if loop:
+                run_until_seen(s)
             if ints[I_NEXT] >= ints[I_ISSUED]:
                 sample_rest(s)
                 return OK
@@ -104,7 +112,7 @@ def advance(s: KernelState, tables: Any, until_ms: float) -> int:
             if ahead:
                 continue
             planned = False
-        if planned and ahead and can_leap(s):
+        if planned and ahead and can_leap(s) and (not loop or is_quiet(s)):
             leap(s, tables, until_ms)
         finish_step(s)
         if planned:

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.compiling import part
 from planner.serving.aggregates import add_itl, collect_finishing, first_is_stale, growth, heap_pop
+from planner.serving.front_loop import pass_over_steps, sending_ms
 from planner.serving.prefixcache import evict_units, take_blocks
 from planner.serving.state import (
     F_ALLOC_MS,
@@ -43,6 +44,7 @@ from planner.serving.state import (
     I_SIDE,
     I_STEPS,
     P_BUDGET,
+    P_LOOP,
     P_POOL,
     P_PP,
     P_RESERVE,
@@ -108,7 +110,10 @@ def pass_over(s: KernelState, steps: int) -> None:
     total_ms = steps * first + 0.5 * slope * steps * (steps - 1)
     sending = s.delays[Q_CHUNK] * decodes
     behind = 0.0
-    if decodes > s.delays[Q_MERGE_BELOW]:
+    if s.policy[P_LOOP] != 0:
+        pass_over_steps(s, steps, first, total_ms, decodes)
+        behind = sending_ms(s, decodes)
+    elif decodes > s.delays[Q_MERGE_BELOW]:
         # the backlog is largest where the steps are shortest: at either end of the leap
         behind = max(floats[F_FRONT_DONE], now + first) + steps * sending
         behind = max(behind, now + total_ms + sending)

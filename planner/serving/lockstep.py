@@ -98,7 +98,7 @@ def run_ranks(
     engines = []
     for index, requests in enumerate(parts):
         engine = InstanceRun(step, rules, record_rows=most, timeline_rows=timeline_rows)
-        engine.give(requests)
+        engine.give(requests, alone=False)
         engine.widen(most)
         if index > 0:
             engine.floats[F_NEXT_SAMPLE] = np.inf

@@ -154,6 +154,10 @@ def replica(stack: KernelState, r: int) -> KernelState:
         stack.chain,
         stack.spans,
         stack.cache[r],
+        stack.arrivals[r],
+        stack.box[r],
+        stack.firsts[r],
+        stack.lasts[r],
     )
 
 

@@ -302,7 +302,12 @@ def as_reached(step: StepModel, load: Load, outputs: Lengths, instances: int) ->
         return replace(step, front_end=FrontEnd(0.0, 0.0, 0.0, 0.0))
     front = step.front_end
     if load.stream_interval > 1:
-        front = replace(front, chunk_ms=front.chunk_ms / load.stream_interval)
+        tokens = load.stream_interval
+        loop = front.loop
+        if loop is not None:
+            each, large = loop.chunk_ms / tokens, loop.large_step_chunk_ms / tokens
+            loop = replace(loop, chunk_ms=each, large_step_chunk_ms=large)
+        front = replace(front, chunk_ms=front.chunk_ms / tokens, loop=loop)
     if load.kind == "open":
         rate = load.rate_per_s
         if load.arrival == "trace":

@@ -49,8 +49,15 @@ import numpy as np
     I_CACHED,
     I_TAKEN,
     I_LOOSE,
+    I_TAKEN_IN,
+    I_BOX,
+    I_BOX_HEAD,
+    I_FIRSTS,
+    I_FIRSTS_HEAD,
+    I_LASTS,
+    I_LASTS_HEAD,
     I_COUNT,
-) = range(37)
+) = range(44)
 
 # float state
 (
@@ -74,8 +81,11 @@ import numpy as np
     F_PLAN_NEW,
     F_PLAN_KV,
     F_PLAN_PAIRS,
+    F_LOOP_FREE,
+    F_LOOP_SENT,
+    F_TOKENISED,
     F_COUNT,
-) = range(21)
+) = range(24)
 
 # per-slot integers
 (
@@ -93,8 +103,9 @@ import numpy as np
     S_UNITS,
     S_LEFT,
     S_LEFT_AT,
+    S_REQUEST,
     S_COUNT,
-) = range(15)
+) = range(16)
 # per-slot times, and the KV tokens that a sequence out of the aggregates holds
 T_SEND, T_FIRST, T_LAST, T_HELD, T_COUNT = range(5)
 # slot states
@@ -123,8 +134,9 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
     P_UNIT_BLOCKS,
     P_REUSE,
     P_PARTIAL_FIRST,
+    P_LOOP,
     P_COUNT,
-) = range(22)
+) = range(23)
 # policy floats
 (
     Q_TOKENS_PER_STEP,
@@ -135,8 +147,18 @@ FREE, PREFILL, DECODE, FINISHING, PREEMPTED = range(5)
     Q_REQUEST_SERIAL,
     Q_CHUNK,
     Q_MERGE_BELOW,
+    Q_LOOP_REQUEST,
+    Q_LOOP_REQUEST_PER_1K,
+    Q_LOOP_LATENCY,
+    Q_LOOP_PARSING,
+    Q_LOOP_TURNS,
+    Q_LOOP_END,
+    Q_LOOP_CHUNK,
+    Q_LOOP_LARGE_CHUNK,
+    Q_LOOP_STEP,
+    Q_TOKENISE_PER_1K,
     Q_COUNT,
-) = range(9)
+) = range(19)
 
 # record columns
 R_SEND, R_TTFT, R_E2E, R_INPUT, R_OUTPUT, R_HIT, R_ID, R_COUNT = range(8)
@@ -157,6 +179,10 @@ H_KEY, H_SLOT, H_SEQ, H_COUNT = range(4)
 # columns of the prefix cache: how many run on a unit, and its neighbours among the unused, the longest unused first
 C_USERS, C_PREVIOUS, C_NEXT, C_COUNT = range(4)
 NOT_THERE = -1
+# a request in the API server's loop: when it may go on, when its first token went out, passes since it was parsed
+A_READY, A_FIRST, A_PASSES, A_COUNT = range(4)
+# a step's tokens on their way to the clients: since when, how many are left, were there, decode, are first, last ones
+O_READY, O_LEFT, O_TOKENS, O_DECODES, O_FIRSTS, O_LASTS, O_COUNT = range(7)
 
 
 class KernelState(NamedTuple):
@@ -189,3 +215,7 @@ class KernelState(NamedTuple):
     chain: np.ndarray
     spans: np.ndarray
     cache: np.ndarray
+    arrivals: np.ndarray
+    box: np.ndarray  # rings of the API server's loop: steps, and the requests of the first and last tokens in them
+    firsts: np.ndarray
+    lasts: np.ndarray

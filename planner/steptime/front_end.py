@@ -17,7 +17,7 @@ from math import log2
 from planner.catalog.types import GpuSpec
 from planner.engines.gpu_traits import is_sm90
 from planner.engines.types import EngineName, ResolvedSettings
-from planner.steptime.types import FrontEnd
+from planner.steptime.types import EventLoop, FrontEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class LaunchTime:
     latent_ms: float
 
 
-# vLLM 0.24.0, Qwen3-0.6B on an H200: decode steps last 1.7 ms at one stream, 2.9 at 32 and 6-7 at 128, more than their
-# kernels.
-_VLLM_FLOOR = HostFloor(step_ms=1.7, step_ms_per_sequence=0.037)
+# vLLM 0.24.0, Qwen3-0.6B on an H200: decode steps last 1.7-2.0 ms at one stream, 2.8 at 64, 4.0 at 128, 7.0 at 256 and
+# 10.8 at 512, more than their kernels (the engine's own counters; 0.012-0.026 ms a sequence by run).
+_VLLM_FLOOR = HostFloor(step_ms=1.7, step_ms_per_sequence=0.017)
 # TensorRT-LLM 1.0, Qwen3-30B-A3B in FP4 on one B200: 38,000-40,000 tokens a second at its largest batch whatever the
 # shape (its performance page), where the kernels allow 1.3-1.7 times as many; later versions exceed 50,000.
 _TRT_FLOOR = HostFloor(step_ms=0.0, step_ms_per_sequence=0.022)
@@ -81,6 +81,23 @@ _NO_LAUNCH = LaunchTime(layer_ms=0.0, experts_ms=0.0, narrow_experts_ms=0.0, lat
 # versions a third on 2.
 _TRT_STAGE_MS_PER_SEQUENCE, _TRT_STAGE_MS_PER_ACTIVE = 0.009, 0.006
 _TRT_STAGE_SINCE_1_1 = 0.38
+
+# vLLM 0.24.0 on an H200, time of the API server's loop (``benchmarks/data/h200_series5``, the runs made to look at it).
+# Prompts alone at 64 clients: 2.03 and 2.43 ms a request at 256 and 1,024 tokens, of which clients that end together
+# send their next requests 0.5 ms apart, so that much follows a last token. One to 16 streams: 0.3 ms a step. Steps of
+# 32 to 128 tokens 0.040-0.045 ms a message, larger ones, which are handled in slices, 0.046-0.067. Requests that come
+# together reach the engine in about the last third of the loop's work on them; 512 do not wait for all of each other.
+_VLLM_LOOP = EventLoop(
+    request_ms=1.25,
+    request_ms_per_1k_tokens=0.65,
+    parsing_share=0.7,
+    turns=12,
+    end_ms=0.5,
+    chunk_ms=0.043,
+    large_step_chunk_ms=0.057,
+    step_ms=0.3,
+    tokenise_ms_per_1k_tokens=1.5,
+)
 
 # TensorRT-LLM 1.0, Llama-3.1-8B on 2, 4 and 8 H100 (public rows): never more than 9,230 streamed tokens a second at 128
 # clients, whatever the shape, and seconds of TTFT in the queue before it; B200 rows of later versions reach twice that.
@@ -199,4 +216,5 @@ def front_end(resolved: ResolvedSettings) -> FrontEnd:
         request_serial_ms=0.7,
         chunk_ms=0.087,
         merge_below=128,
+        loop=_VLLM_LOOP,
     )

@@ -109,6 +109,28 @@ def check_tables(tables: StepTables, path: str) -> None:
 
 
 @dataclass(frozen=True)
+class EventLoop:
+    """What an API server with one event loop does for each request and token, in milliseconds of that loop.
+
+    ``request_ms`` and ``request_ms_per_1k_tokens`` from a request's arrival until the engine has it, of which
+    ``parsing_share`` comes before the tokeniser, a thread of its own (``tokenise_ms_per_1k_tokens``); ``end_ms`` after
+    its last token. ``chunk_ms`` a message to a client, ``large_step_chunk_ms`` a message of a step that is handled in
+    slices (more tokens than ``FrontEnd.merge_below``), ``step_ms`` once a step. A request that was parsed is kept from
+    the engine by others, which arrived since, for at most ``turns`` passes of the loop.
+    """
+
+    request_ms: float
+    request_ms_per_1k_tokens: float
+    parsing_share: float
+    turns: int
+    end_ms: float
+    chunk_ms: float
+    large_step_chunk_ms: float
+    step_ms: float
+    tokenise_ms_per_1k_tokens: float
+
+
+@dataclass(frozen=True)
 class FrontEnd:
     """Delays outside the step, in milliseconds, as a streaming client sees them.
 
@@ -125,6 +147,9 @@ class FrontEnd:
     see the lag in their last token and send their next request that much later. With at most ``merge_below`` tokens a
     step a lagging front end sends several tokens of a stream in one chunk, so its lag stays below n x ``chunk_ms``;
     above, the lag grows.
+
+    Closed loops of single requests on one instance go through ``loop`` instead, where it was measured
+    (``planner.serving.front_loop``).
     """
 
     request_ms: float
@@ -134,6 +159,7 @@ class FrontEnd:
     request_serial_ms: float = 0.0
     chunk_ms: float = 0.0
     merge_below: int = 0
+    loop: EventLoop | None = None
 
 
 class StepTime(Protocol):

@@ -198,10 +198,12 @@ def test_an_engine_with_rows_enough_has_bands_of_its_own() -> None:
 
 
 def test_runs_of_which_nothing_is_hidden_have_narrower_bands() -> None:
-    known, hidden = (
-        bands.factors(Evidence.SILICON, "tpot", "any", engine=name) for name in ("vllm, as measured", "vllm")
-    )
-    assert known.high / known.low < hidden.high / hidden.low
+    # not of TPOT: open loops, whose steps with a prompt last longer than predicted, are a larger part of these rows
+    for metric, share in (("ttft", 0.6), ("output_tok_per_s", 0.65)):
+        known, hidden = (
+            bands.factors(Evidence.SILICON, metric, "any", engine=name) for name in ("vllm, as measured", "vllm")
+        )
+        assert known.high / known.low < share * hidden.high / hidden.low
     # a group without rows has those of its engine
     other, engine = (
         bands.factors(Evidence.SILICON, "ttft", "any", engine=name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +68,24 @@ def test_probe_is_held_against_its_prediction(deployment: Deployment, operator: 
     probing.validate_probe(probe)
     assert probe.validations.count() == 3, "validating twice adds nothing"
     assert Job.objects.filter(kind="calibration.fit").count() == 1
+
+
+def test_a_short_probe_at_a_rate_allows_for_the_chance_of_its_arrivals(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 4,000 drawn runs of N Poisson arrivals at least 80 % deliver what the band says."""
+    draws = random.Random(5)
+    for count in (20, 200):
+        load = replace(LOAD, concurrency=0, rate_per_s=1.0, requests=count)
+        band = prediction.predict_probe(deployment, load).output_tok_per_s_80
+        rates = [count / draws.gammavariate(count, 1.0) for _ in range(4000)]
+        held = sum(band.low <= band.value * rate <= band.high for rate in rates) / len(rates)
+        assert 0.79 < held < 0.95
+    crowd = replace(LOAD, concurrency=0, rate_per_s=1e4, requests=200)  # far more than it can take
+    expected = prediction.predict_probe(deployment, crowd)
+    assert expected.output_tok_per_s < 0.5 * crowd.rate_per_s * crowd.output_tokens
+    monkeypatch.setattr(prediction, "_Z80", 50.0)
+    assert prediction.predict_probe(deployment, crowd).output_tok_per_s_80 == expected.output_tok_per_s_80
 
 
 def test_a_real_probe_calibrates_the_next_prediction(deployment: Deployment, operator: User) -> None:

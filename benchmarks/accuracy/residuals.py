@@ -17,8 +17,8 @@ RESIDUALS = Path(__file__).resolve().parents[2] / "planner" / "serving" / "data"
 READ_WITH_SETTINGS = "serving"
 """Kind of the public serving rows with the settings that their source publishes (``serving_stated`` as they stand)."""
 
-HELD_BACK = ("h200_series5", "h200_front", "h200_series6", "h200_adapters")
-"""Own series kept out: the fifth and sixth are held back; their other runs overload a front end or fitted adapters."""
+FITTED_ON = ("h200", "h200_front", "h200_adapters")
+"""Own runs that say nothing of errors: the first series, an overloaded front end and adapters, on which we fitted."""
 
 
 def groups_of(s: Scored) -> tuple[str, ...]:
@@ -26,9 +26,8 @@ def groups_of(s: Scored) -> tuple[str, ...]:
     for requests like them and where nothing else is known; a row is never counted twice in one group.
     """
     own = s.residuals_of
-    # pools have residuals of their own, the first H200 series is what we fitted on, a row that contradicts itself says
-    # nothing of errors
-    if s.row.kind in ("disagg", "h200", "contradictory", *HELD_BACK):
+    # pools have residuals of their own, a row that contradicts itself says nothing of errors
+    if s.row.kind in ("disagg", "contradictory", *FITTED_ON):
         return ()
     if s.row.kind == READ_WITH_SETTINGS:
         return (own,) if "," in own else ()

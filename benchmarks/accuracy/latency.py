@@ -34,25 +34,6 @@ from benchmarks.accuracy.rows import (
 from benchmarks.accuracy.scoring import Scored, score_all
 
 METRICS = ("ttft", "tpot", "output_tok_per_s")
-KINDS = (
-    "serving",
-    "serving_stated",
-    "contradictory",
-    "offline",
-    "h200",
-    "h200_runs",
-    "h200_worker",
-    "h200_series4",
-    "h200_series5",
-    "h200_front",
-    "h200_series6",
-    "h200_adapters",
-    "disagg",
-)
-NOT_ITS_OWN = ("serving_stated", "contradictory", "disagg")
-"""Kinds that aiconfigurator's estimate is not held beside: the same rows again, rows that nothing can meet, and pools,
-which it sizes otherwise."""
-
 OF_THIS_PROJECT = (
     "h200_runs",
     "h200_worker",
@@ -63,6 +44,11 @@ OF_THIS_PROJECT = (
     "h200_adapters",
 )
 """Kinds that a folder of other measurements does not hold."""
+
+KINDS = ("serving", "serving_stated", "contradictory", "offline", "h200", *OF_THIS_PROJECT, "disagg")
+NOT_ITS_OWN = ("serving_stated", "contradictory", "disagg")
+"""Kinds that aiconfigurator's estimate is not held beside: the same rows again, rows that nothing can meet, and pools,
+which it sizes otherwise."""
 
 
 def with_slot_short(row: MeasuredRow) -> MeasuredRow:

@@ -265,7 +265,7 @@ QUERIES = {
     "/fleet/discovered/": 9,
     "/workloads/": 7,
     "/plans/": 5,
-    "/deployments/": 5,
+    "/deployments/": 6,
     "/validation/": 10,
     "/jobs/": 5,
 }

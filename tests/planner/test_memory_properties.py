@@ -14,6 +14,7 @@ from planner.catalog import get_gpu, get_model, list_gpus
 from planner.engines import EngineName, EngineSettings, resolve
 from planner.errors import PlannerError
 from planner.memory import MemoryLedger, ledger, memory_report
+from planner.memory.override import held_back
 from planner.models.spec import ModelSpec
 
 CATALOGUE = (
@@ -178,11 +179,12 @@ def test_the_largest_context_fits_and_one_block_more_does_not(
     got = tried(model, gpu, stated)
     longest = got.largest_model_len
     assume(0 < longest < max(model.max_position, 1))
+    kept = held_back(resolve(stated, model, gpu))  # the null block, which later versions of vLLM do not count
     at = tried(model, gpu, replace(stated, max_model_len=longest))
-    assert at.kv_blocks >= at.blocks_per_request
+    assert at.kv_blocks - kept >= at.blocks_per_request
     beyond = tried(model, gpu, replace(stated, max_model_len=longest + got.block_tokens))
     if beyond.kv_blocks == got.kv_blocks:  # a recurrent layer's page may follow the length
-        assert beyond.kv_blocks < beyond.blocks_per_request
+        assert beyond.kv_blocks - kept < beyond.blocks_per_request
         assert not beyond.fits
 
 

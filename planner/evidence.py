@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+Z80 = 1.281552
+"""80 % of a normal distribution lie within so many standard deviations."""
+
 
 class Evidence(StrEnum):
     """From strongest to weakest. EMULATED stands outside the order: it never counts as knowledge of hardware."""

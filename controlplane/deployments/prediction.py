@@ -17,7 +17,7 @@ from planner.calibration import CalibrationFactor
 from planner.catalog.types import GpuSpec
 from planner.engines.types import EngineSettings, ResolvedSettings
 from planner.errors import PlannerError
-from planner.evidence import Interval
+from planner.evidence import Z80, Interval
 from planner.jsonio import from_json, to_json
 from planner.memory.types import MemoryLedger
 from planner.models.spec import ModelSpec
@@ -29,7 +29,6 @@ PLANNER_ENGINE = {"vllm": "vllm", "vllm_cpu": "vllm", "tensorrt_llm": "tensorrt_
 """Which planner engine stands for a runner's."""
 
 _KEEPS_UP = 0.9  # share of the tokens asked for that an engine which keeps up delivers in a short run
-_Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def _by_chance_of_arrivals(expected: Performance, load: ProbeLoad) -> Performanc
     band = expected.output_tok_per_s_80
     if band.value < _KEEPS_UP * load.rate_per_s * load.output_tokens or load.rate_per_s <= 0:
         return expected
-    chance = _Z80 / math.sqrt(load.requests)
+    chance = Z80 / math.sqrt(load.requests)
     low, high = (math.hypot(bound / band.value - 1, chance) for bound in (band.low, band.high))
     wider = Interval(band.value, band.value * max(0.0, 1 - low), band.value * (1 + high))
     return replace(expected, output_tok_per_s_80=wider)

@@ -15,7 +15,8 @@ from planner.plan_types import Candidate, EnginePlan, Placement, PlanRequest
 from planner.recommend.bill import bill_rows
 from planner.recommend.costing import Change
 from planner.recommend.mixcost import mix_usd, unit_of
-from planner.recommend.verdict import SAME, capacity_factors, engine_of, slices
+from planner.recommend.preference import SAME, engine_of
+from planner.recommend.verdict import capacity_factors, slices
 from planner.units import HOURS_PER_MONTH
 from planner.words import ENGINE_LABEL
 

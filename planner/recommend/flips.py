@@ -17,6 +17,7 @@ from planner.demand import scaled_lengths
 from planner.placement.sizing import demand_per_s
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price
+from planner.recommend.preference import engine_of
 from planner.recommend.resizing import (
     Times,
     adapted,
@@ -26,7 +27,6 @@ from planner.recommend.resizing import (
     resized,
     times_expected,
 )
-from planner.recommend.verdict import engine_of
 from planner.verdict_types import CurveAt, FlipPoint
 from planner.words import ENGINE_LABEL, article, figure
 

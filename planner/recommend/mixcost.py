@@ -16,7 +16,8 @@ from planner.evidence import Interval
 from planner.placement.problem import replicas_needed
 from planner.plan_types import Candidate
 from planner.recommend.costing import Change
-from planner.recommend.verdict import capacity_factors, engine_of, slices
+from planner.recommend.preference import engine_of
+from planner.recommend.verdict import capacity_factors, slices
 
 _EPSILON = 1e-9
 _BY_GPU_PRICE = (GPU_BILL, OPERATIONS)  # parts of a bill that move with the price of the GPU

@@ -25,7 +25,7 @@ from planner.recommend.costing import Change
 from planner.recommend.mixcost import Counted, Unit, after_loss, best_pair, cheapest, month_usd, saving_of, unit_of
 from planner.recommend.mixflips import flips_against
 from planner.recommend.mixsplit import Part, Split, best_split
-from planner.recommend.verdict import SAME
+from planner.recommend.preference import SAME
 from planner.serving.types import Performance
 from planner.words import ENGINE_LABEL, whole
 

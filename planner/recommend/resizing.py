@@ -15,7 +15,7 @@ from planner.placement.sharing import on_share
 from planner.placement.sizing import expected, instance, size
 from planner.plan_types import Candidate, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of
-from planner.recommend.verdict import engine_of
+from planner.recommend.preference import engine_of
 from planner.serving.disaggregated import Disaggregated
 from planner.serving.instance import Instance
 from planner.serving.sessions import longest_prompt

@@ -24,7 +24,7 @@ from planner.models.sharding import total_weights_bytes
 from planner.placement.candidates import gpu_of_nodes
 from planner.placement.sizing import instance
 from planner.plan_types import Candidate, EnginePlan, PlanRequest, PlanWorkload
-from planner.recommend.verdict import SAME, engine_of
+from planner.recommend.preference import SAME, engine_of
 from planner.serving.arrivals import request_set
 from planner.serving.predict import predict
 from planner.serving.types import Load

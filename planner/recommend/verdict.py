@@ -9,20 +9,17 @@ from statistics import NormalDist
 
 from planner.economics.currency import symbol
 from planner.economics.energy import joules_per_token
-from planner.evidence import Evidence, Interval
+from planner.evidence import Z80, Evidence, Interval
 from planner.mix_types import Mix
 from planner.plan_types import Candidate, Placement, PlanRequest, PlanWorkload
 from planner.recommend.costing import Change, best_of, gpu_price, usd_per_hour
-from planner.recommend.preference import SAME as SAME
-from planner.recommend.preference import engine_of as engine_of
-from planner.recommend.preference import is_tie, preferred
+from planner.recommend.preference import SAME, engine_of, is_tie, preferred
 from planner.recommend.room import finds_room
 from planner.recommend.tornado import tornado
 from planner.verdict_types import FlipPoint, Sensitivity, Verdict
 from planner.words import ENGINE_LABEL, figure, place_words, whole
 
 PROBE_HOURS = 0.5  # start-up, warm-up and three loads of some minutes
-_Z80 = 1.281552
 
 
 def slices(count: int) -> tuple[float, ...]:
@@ -111,7 +108,7 @@ def capacity_factors(candidate: Candidate, deviations: Sequence[float]) -> tuple
     band = candidate.replica_rate_80
     if band is None or band.value <= 0 or band.low <= 0:
         return (1.0,) * len(deviations)
-    down, up = math.log(band.value / band.low) / _Z80, math.log(band.high / band.value) / _Z80
+    down, up = math.log(band.value / band.low) / Z80, math.log(band.high / band.value) / Z80
     return tuple(math.exp(z * (up if z > 0 else down)) for z in deviations)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.evidence import Evidence, Interval
+from planner.evidence import Z80, Evidence, Interval
 from planner.serving.types import SimResult
 from planner.steptime.types import StepModel
 
@@ -102,7 +102,7 @@ def factors(
     saturation never narrower than elsewhere, whatever few rows say. ``table`` other residuals than the shipped ones.
     """
     if residual_log_sd is not None:
-        spread = 1.2816 * max(residual_log_sd, 0.01)  # the normal quantile of 90 %
+        spread = Z80 * max(residual_log_sd, 0.01)
         return Factors(math.exp(-spread), math.exp(spread))
     level = Evidence.SILICON if evidence in (Evidence.MEASURED, Evidence.CALIBRATED) else evidence
     if level is Evidence.EMULATED:

@@ -84,7 +84,7 @@ def test_a_short_probe_at_a_rate_allows_for_the_chance_of_its_arrivals(
     crowd = replace(LOAD, concurrency=0, rate_per_s=1e4, requests=200)  # far more than it can take
     expected = prediction.predict_probe(deployment, crowd)
     assert expected.output_tok_per_s < 0.5 * crowd.rate_per_s * crowd.output_tokens
-    monkeypatch.setattr(prediction, "_Z80", 50.0)
+    monkeypatch.setattr(prediction, "Z80", 50.0)
     assert prediction.predict_probe(deployment, crowd).output_tok_per_s_80 == expected.output_tok_per_s_80
 
 
